@@ -1,0 +1,120 @@
+"""The command line. Parses, then imports what the command needs: `--help` loads nothing heavy."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+
+from appliance import __version__
+from appliance.commands import models
+from appliance.config import Settings, flag_name
+from appliance.errors import ApplianceError
+
+EXIT_INTERRUPTED = 130
+_EPILOG = """\
+exit codes: 0 done, 1 failed, 2 bad flag or setting, 4 unknown model, 5 bad or unsupported model file,
+6 download failed, 7 not enough memory, 8 port taken, 9 folder not writable, 130 stopped at once
+Every flag of `serve` is also a key of the settings file (max-sequences = 8) and an environment
+variable (APPLIANCE_MAX_SEQUENCES=8); flags win over the environment, which wins over the file."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser()
+    args = parser.parse_args(with_default_command(arguments))
+    module_name, function_name = args.handler.split(":")
+    try:
+        exit_code: int = getattr(importlib.import_module(module_name), function_name)(args)
+    except ApplianceError as error:
+        print(f"appliance: {error.message}", file=sys.stderr)  # noqa: T201  # the command line's own words
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output is gone, as with `| head`: nobody is left to tell.
+        sys.stderr.close()
+        return 0
+    return exit_code
+
+
+def with_default_command(arguments: list[str]) -> list[str]:
+    """`appliance` alone, or with flags only, means `appliance serve`."""
+    if not arguments:
+        return ["serve"]
+    is_flag = arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")
+    return ["serve", *arguments] if is_flag else arguments
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="appliance",
+        description="Serve a language model to every app on this machine. Alone: server and dashboard.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    serve = commands.add_parser("serve", help="serve a model, with the dashboard on a terminal")
+    serve.add_argument("model", nargs="?", metavar="MODEL", help="catalogue name or model file")
+    add_settings_flags(serve, leave_out=("model",))
+    serve.set_defaults(handler="appliance.commands.serve:serve")
+    _add_run(commands.add_parser("run", help="stream one answer to the terminal"))
+    for name, help_text, configure, function in (
+        ("pull", "download a model", models.configure_pull, "pull"),
+        ("list", "list the models of the catalogue", models.configure_list, "list_models"),
+        ("show", "show everything known of a model", models.configure_show, "show"),
+        ("rm", "delete a downloaded model", models.configure_remove, "remove"),
+    ):
+        command = commands.add_parser(name, help=help_text)
+        configure(command)
+        command.set_defaults(handler=f"appliance.commands.models:{function}")
+    _add_dashboard(commands.add_parser("dashboard", help="attach the dashboard to a running appliance"))
+    version = commands.add_parser("version", help="print the version")
+    version.set_defaults(handler="appliance.commands.version:version")
+    return parser
+
+
+def add_settings_flags(parser: argparse.ArgumentParser, *, leave_out: tuple[str, ...]) -> None:
+    """One flag for each setting. Values stay text: config.resolve reads and checks them."""
+    parser.add_argument("--settings", metavar="FILE", help="settings file (TOML)")
+    for field in fields(Settings):
+        if field.name in leave_out:
+            continue
+        text = field.metadata["help"]
+        if field.default is False:
+            parser.add_argument(flag_name(field.name), action="store_true", default=None, help=text)
+            continue
+        choices = field.metadata["choices"]
+        metavar = "|".join(choices) if choices else field.metadata["metavar"] or field.name.upper()
+        suffix = "" if field.default is None else f" (default {field.default})"
+        parser.add_argument(flag_name(field.name), metavar=metavar, help=text.replace("%", "%%") + suffix)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="catalogue name or model file")
+    parser.add_argument("prompt", metavar="PROMPT", help='what to say to it; "-" reads standard input')
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer in tokens")
+    parser.add_argument(
+        "--temperature", type=float, default=0.7, metavar="T", help="0 always picks the likeliest"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same answer")
+    parser.add_argument(
+        "--raw", action="store_true", help="continue the prompt as it is, without chat template"
+    )
+    add_settings_flags(
+        parser, leave_out=("model", "host", "port", "queue", "deadline", "api_key", "no_dashboard")
+    )
+    parser.set_defaults(handler="appliance.commands.run:run")
+
+
+def _add_dashboard(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", metavar="URL", help="address of the appliance (default: this machine's)")
+    parser.add_argument("--api-key", metavar="KEY", help="its key, if it has one")
+    parser.set_defaults(handler="appliance.commands.dashboard:dashboard")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The subcommands. Importing one costs little: each loads what it needs when it runs."""

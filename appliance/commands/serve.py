@@ -1,0 +1,89 @@
+"""`appliance serve`: the server, and the dashboard where there is a terminal."""
+
+import argparse
+import signal
+import sys
+from types import FrameType
+
+from appliance import paths
+from appliance.commands.settings_args import settings_from
+from appliance.config import Settings
+from appliance.errors import PortTaken
+from appliance.logs import configure_logs
+from appliance.serve import Appliance, open_appliance, stop_at_once
+
+_POLL_S = 0.2
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serve until told to stop. Returns 0 after an orderly stop, or the exit code of what failed."""
+    settings = settings_from(args)
+    has_dashboard = not settings.no_dashboard and sys.stdin.isatty() and sys.stdout.isatty()
+    try:
+        appliance = open_appliance(settings)
+    except PortTaken as error:
+        if has_dashboard and error.appliance_url is not None:
+            return _offer_to_attach(error, error.appliance_url, settings.api_key)
+        raise
+    if has_dashboard:
+        return _serve_with_dashboard(appliance, settings)
+    return _serve_headless(appliance, settings)
+
+
+def _serve_with_dashboard(appliance: Appliance, settings: Settings) -> int:
+    from tui.run import run_dashboard
+
+    configure_logs(as_json=settings.json_logs, file=paths.log_dir() / "appliance.log")
+    appliance.start()
+    exit_code = run_dashboard(appliance.url, settings.api_key, quit_hook=appliance)
+    if not appliance.is_drained():
+        # The terminal is gone or a second Ctrl-C came.
+        stop_at_once(exit_code)
+    if appliance.failure is not None:
+        print(f"appliance: {appliance.failure.message}", file=sys.stderr)
+        return appliance.failure.exit_code
+    return exit_code
+
+
+def _serve_headless(appliance: Appliance, settings: Settings) -> int:
+    configure_logs(as_json=settings.json_logs)
+    _drain_on_signals(appliance)
+    appliance.start()
+    print(f"Listening on {appliance.url}, loading {settings.model}", flush=True)
+    while not appliance.loaded.wait(_POLL_S):
+        if appliance.is_drained():
+            return 0
+    if appliance.failure is not None:
+        appliance.stop()
+        return appliance.failure.exit_code
+    if appliance.model_id is not None:
+        print(f"Ready: point OpenAI clients at {appliance.url}/v1, model {appliance.model_id}", flush=True)
+    while not appliance.wait_drained(_POLL_S):
+        pass
+    return 0
+
+
+def _drain_on_signals(appliance: Appliance) -> None:
+    """The first signal drains, the second stops at once."""
+    num_signals = 0
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        nonlocal num_signals
+        num_signals += 1
+        if num_signals > 1:
+            stop_at_once(128 + number)
+        appliance.drain()
+
+    for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        # nohup asks for hang-ups to be ignored: that stays so.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, on_signal)
+
+
+def _offer_to_attach(error: PortTaken, url: str, api_key: str | None) -> int:
+    from tui.run import run_dashboard
+
+    print(f"appliance: {error.message}", file=sys.stderr)
+    if input("Attach the dashboard to it? [Y/n] ").strip().lower() in ("", "y", "yes"):
+        return run_dashboard(url, api_key)
+    return error.exit_code

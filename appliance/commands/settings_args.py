@@ -1,0 +1,17 @@
+"""From parsed flags to Settings. Knows argparse; decides no value."""
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+
+from appliance import paths
+from appliance.config import Settings, resolve
+
+
+def settings_from(args: argparse.Namespace) -> Settings:
+    """Merge settings file, environment and flags. Raises BadSetting."""
+    given = {f.name: getattr(args, f.name, None) for f in fields(Settings)}
+    flags = {name: raw for name, raw in given.items() if raw is not None}
+    named = getattr(args, "settings", None)
+    file = Path(named) if named else paths.settings_file()
+    return resolve(flags, settings_file=file, must_exist=named is not None)

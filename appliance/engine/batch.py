@@ -1,0 +1,109 @@
+"""The value handed to the data plane: one step's work, and what came of it. Knows no tensors."""
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledSequence:
+    """One sequence's share of a step: compute `new_token_ids` at positions from `num_computed_tokens` on.
+
+    `block_table` covers every position up to the last new token. `known_token_ids` is the engine's own
+    list, prompt then output, to be read during `launch` only. `sampling` is None where the step ends
+    inside the prompt and no token is to be chosen.
+    """
+
+    sequence_id: SequenceId
+    new_token_ids: tuple[int, ...]
+    num_computed_tokens: int
+    block_table: tuple[BlockId, ...]
+    known_token_ids: SequenceOf[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams | None
+
+    @property
+    def num_new_tokens(self) -> int:
+        return len(self.new_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.known_token_ids) - self.num_prompt_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One step: any mix of prompt chunks and single next tokens."""
+
+    sequences: tuple[ScheduledSequence, ...]
+
+    @property
+    def num_new_tokens(self) -> int:
+        return sum(s.num_new_tokens for s in self.sequences)
+
+    def __bool__(self) -> bool:
+        return bool(self.sequences)
+
+
+class FailureKind(StrEnum):
+    """Why one sequence of a step came to nothing."""
+
+    NOT_FINITE = "not_finite"
+    OUT_OF_MEMORY = "out_of_memory"
+    RUNNER = "runner"  # the whole step raised; every sequence in it carries this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFailure:
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """Log-probabilities at one position, of the distribution before temperature and cuts.
+
+    `top` holds (token id, logprob) from the likeliest down, as many as were asked for.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceOutput:
+    """What a step gave one sequence. Several token ids only with speculation; none inside a prompt."""
+
+    sequence_id: SequenceId
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    hidden_state: tuple[float, ...] | None = None  # of the last new token
+    failure: StepFailure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One output per scheduled sequence, in the batch's order."""
+
+    outputs: tuple[SequenceOutput, ...]
+
+
+class Pending(Protocol):
+    """A step under way; opaque to the engine."""
+
+    @property
+    def batch(self) -> Batch: ...
+
+
+class Runner(Protocol):
+    """Runs steps. `launch` may return before the device is done; `collect` waits for it.
+
+    A failure of one sequence is a `SequenceOutput.failure`; an exception means the whole step failed.
+    """
+
+    def launch(self, batch: Batch) -> Pending: ...
+
+    def collect(self, pending: Pending) -> StepResult: ...

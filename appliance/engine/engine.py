@@ -1,0 +1,320 @@
+"""Takes prompts in and gives token streams out; runs the steps. Knows no tensors, text or protocols.
+
+One lock guards the scheduler, the streams and the counters. It is held to schedule and to deliver, never
+while a step runs, so `submit`, `abort` and `snapshot` wait for bookkeeping only. One thread steps.
+"""
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+from appliance.engine.batch import Batch, FailureKind, Runner, SequenceOutput, StepFailure, StepResult
+from appliance.engine.counters import Counters
+from appliance.engine.scheduler import Scheduler, SequenceUpdate
+from appliance.engine.sequence import FinishReason, SamplingParams, Sequence, SequenceId
+from appliance.engine.stats import EngineSnapshot, SequenceSnapshot
+from appliance.engine.stream import FinishEvent, TokenEvent, TokenStream
+from appliance.errors import NotReady, QueueFull
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """A sequence that has not ended, and where its tokens go."""
+
+    sequence: Sequence
+    stream: TokenStream
+
+
+class Engine:
+    """Generates for many clients at once. Everything but `step` may be called from any thread.
+
+    `queue_limit` bounds the sequences that wait beyond those that the next step can start.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        *,
+        queue_limit: int = 256,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runner = runner
+        self._scheduler = scheduler
+        self._queue_limit = queue_limit
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._live: dict[SequenceId, _Live] = {}
+        self._sequence_ids = itertools.count(1)
+        self._counters = Counters()
+        self._refusal: str | None = None  # why new work is not taken
+        self._is_stopping = False
+        self._num_runner_failures_in_a_row = 0
+        self._thread: threading.Thread | None = None
+
+    @property
+    def num_live(self) -> int:
+        """Sequences that run or wait."""
+        return len(self._live)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why new work is not taken, or None while it is."""
+        return self._refusal
+
+    def submit(
+        self,
+        prompt_token_ids: SequenceOf[int],
+        params: SamplingParams,
+        *,
+        deadline_s: float | None = None,
+        cache_salt: str = "",
+    ) -> TokenStream:
+        """Queue a generation; `deadline_s` is how many seconds it may wait for its first step.
+
+        Prompts share cached blocks only under the same `cache_salt`. Raises InvalidRequest, PromptTooLong,
+        QueueFull, or NotReady while the engine drains or has stopped.
+        """
+        max_output_tokens = self._scheduler.max_output_tokens(len(prompt_token_ids), params)
+        now_s = self._clock()
+        sequence = Sequence(
+            sequence_id=SequenceId(next(self._sequence_ids)),
+            token_ids=list(prompt_token_ids),
+            num_prompt_tokens=len(prompt_token_ids),
+            params=params,
+            max_output_tokens=max_output_tokens,
+            arrival_s=now_s,
+            deadline_s=None if deadline_s is None else now_s + deadline_s,
+            cache_salt=cache_salt,
+        )
+        stream = TokenStream(sequence.sequence_id, self.abort)
+        with self._changed:
+            self._check_admission(now_s)
+            self._live[sequence.sequence_id] = _Live(sequence, stream)
+            self._scheduler.add(sequence)
+            self._changed.notify_all()
+        return stream
+
+    def abort(self, sequence_id: SequenceId, reason: FinishReason = FinishReason.ABORT) -> None:
+        """End a sequence now, or after the step it is in. Unknown and ended ones are left alone."""
+        with self._changed:
+            if sequence_id not in self._live:
+                return
+            sequence = self._scheduler.abort(sequence_id, reason)
+            if sequence is not None:
+                self._end(sequence)
+
+    def step(self) -> bool:
+        """Run one step for the sequences that are due; False if there was nothing to do."""
+        start_s = self._clock()
+        batch = self._schedule(start_s)
+        if not batch:
+            return False
+        result = self._run(batch)
+        self._deliver(batch, result, start_s)
+        return True
+
+    def start(self) -> None:
+        """Start the thread that steps while there is work and sleeps while there is none."""
+        assert self._thread is None, "the engine was started before"
+        self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+        self._thread.start()
+
+    def drain(self) -> None:
+        """Refuse new work from now on; what is live goes on."""
+        self._refuse("the appliance is stopping and takes no new requests; try again once it is back")
+
+    def stop(self, drain_s: float = 0.0) -> None:
+        """Drain for at most `drain_s` seconds, end what is left with ABORT, and stop the thread.
+
+        A second call, from another thread, cuts the first one's wait short.
+        """
+        self.drain()
+        with self._changed:
+            if self._thread is not None:
+                self._changed.wait_for(lambda: not self.num_live, timeout=drain_s)
+            self._is_stopping = True
+            for sequence_id in list(self._live):
+                self.abort(sequence_id)
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def snapshot(self) -> EngineSnapshot:
+        """Return the engine's state at this moment."""
+        with self._changed:
+            now_s = self._clock()
+            scheduler, counters = self._scheduler, self._counters
+            return EngineSnapshot(
+                num_running=scheduler.num_running,
+                num_waiting=scheduler.num_waiting,
+                num_steps=counters.num_steps,
+                num_finished=counters.num_finished,
+                num_aborted=counters.num_aborted,
+                num_failed=counters.num_failed,
+                num_rejected=counters.num_rejected,
+                num_preemptions=scheduler.num_preemptions,
+                num_prompt_tokens=scheduler.num_prompt_tokens,
+                num_output_tokens=counters.num_output_tokens,
+                num_prefix_hit_tokens=scheduler.num_prefix_hit_tokens,
+                prompt_tokens_per_s=counters.prompt_rate.per_s(now_s),
+                output_tokens_per_s=counters.output_rate.per_s(now_s),
+                block_size=scheduler.pool.block_size,
+                num_blocks=scheduler.pool.num_blocks,
+                num_used_blocks=scheduler.pool.num_used,
+                num_cached_blocks=scheduler.pool.num_cached,
+                sequences=tuple(_sequence_snapshot(s, now_s) for s in scheduler.live_sequences()),
+            )
+
+    def _check_admission(self, now_s: float) -> None:
+        if self._refusal is not None:
+            raise NotReady(self._refusal)
+        num_waiting = self._scheduler.num_waiting
+        if num_waiting >= self._queue_limit + self._scheduler.num_open_places:
+            self._counters.num_rejected += 1
+            retry_after_s = self._counters.retry_after_s(now_s)
+            raise QueueFull(num_waiting=num_waiting, limit=self._queue_limit, retry_after_s=retry_after_s)
+
+    def _refuse(self, why: str) -> None:
+        with self._changed:
+            self._refusal = self._refusal or why
+
+    def _schedule(self, now_s: float) -> Batch:
+        with self._changed:
+            for sequence in self._scheduler.expire(now_s):
+                self._end(sequence)
+            return self._scheduler.schedule(now_s)
+
+    def _run(self, batch: Batch) -> StepResult:
+        try:
+            result = self._runner.collect(self._runner.launch(batch))
+            _check_result(batch, result)
+        except Exception as error:  # whatever a device may raise ends this step's sequences, not the engine
+            return self._failed_result(batch, error)
+        self._num_runner_failures_in_a_row = 0
+        return result
+
+    def _failed_result(self, batch: Batch, error: Exception) -> StepResult:
+        self._num_runner_failures_in_a_row += 1
+        is_first = self._num_runner_failures_in_a_row == 1
+        logger.error(
+            "a step of %d sequences failed, %d in a row: %r",
+            len(batch.sequences),
+            self._num_runner_failures_in_a_row,
+            error,
+            exc_info=is_first,  # once is enough: a broken device fails every step alike
+        )
+        failure = _runner_failure(error)
+        outputs = (SequenceOutput(sequence_id=s.sequence_id, failure=failure) for s in batch.sequences)
+        return StepResult(outputs=tuple(outputs))
+
+    def _deliver(self, batch: Batch, result: StepResult, start_s: float) -> None:
+        with self._changed:
+            now_s = self._clock()
+            updates = self._scheduler.update(batch, result, now_s)
+            num_output_tokens = sum(len(u.token_ids) for u in updates)
+            self._counters.count_step(batch, num_output_tokens, start_s=start_s, end_s=now_s)
+            for update in updates:
+                if update.sequence.is_finished:
+                    self._end(update.sequence, _token_event(update), update.failure)
+                elif update.token_ids:
+                    self._live[update.sequence.sequence_id].stream.push(_token_event(update))
+
+    def _end(
+        self, sequence: Sequence, tokens: TokenEvent | None = None, failure: StepFailure | None = None
+    ) -> None:
+        now_s = self._clock()
+        self._counters.count_end(sequence, now_s)
+        stream = self._live.pop(sequence.sequence_id).stream
+        stream.push(tokens, _finish_event(sequence, failure, now_s))
+        if not self.num_live:
+            self._changed.notify_all()  # stop() may be waiting for this
+
+    def _loop(self) -> None:
+        try:
+            while self._wait_for_work():
+                self.step()
+        except Exception as error:
+            logger.exception("the engine stopped after an error of its own")
+            self._fail_everything(error)
+
+    def _wait_for_work(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopping or self.num_live)
+            return not self._is_stopping
+
+    def _fail_everything(self, error: Exception) -> None:
+        """Leave no client waiting. Does not trust the scheduler, which may be broken."""
+        failure = _runner_failure(error)
+        self._refuse(
+            "the engine stopped after an error of its own, which the log shows; restart the appliance"
+        )
+        with self._changed:
+            self._is_stopping = True
+            for live in list(self._live.values()):
+                live.sequence.finish_reason = FinishReason.ERROR
+                self._end(live.sequence, failure=failure)
+
+
+def _check_result(batch: Batch, result: StepResult) -> None:
+    """Raise ValueError unless every sequence got its output, in order, a token just where one was due."""
+    if [s.sequence_id for s in batch.sequences] != [o.sequence_id for o in result.outputs]:
+        raise ValueError("the runner's outputs are not those of the batch, in its order")
+    for scheduled, output in zip(batch.sequences, result.outputs, strict=True):
+        is_due = scheduled.sampling is not None
+        if output.failure is None and is_due != bool(output.token_ids):
+            problem = "chose no token" if is_due else "chose a token inside the prompt"
+            raise ValueError(f"the runner {problem} for sequence {scheduled.sequence_id}")
+
+
+def _runner_failure(error: Exception) -> StepFailure:
+    return StepFailure(kind=FailureKind.RUNNER, message=f"{type(error).__name__}: {error}")
+
+
+def _token_event(update: SequenceUpdate) -> TokenEvent | None:
+    if not update.token_ids:
+        return None
+    return TokenEvent(
+        token_ids=update.token_ids,
+        logprobs=update.logprobs,
+        hidden_state=update.hidden_state,
+        ends_with_stop_token=update.ends_with_stop_token,
+    )
+
+
+def _finish_event(sequence: Sequence, failure: StepFailure | None, now_s: float) -> FinishEvent:
+    assert sequence.finish_reason is not None
+    return FinishEvent(
+        reason=sequence.finish_reason,
+        num_prompt_tokens=sequence.num_prompt_tokens,
+        num_output_tokens=sequence.num_output_tokens,
+        num_prefix_hit_tokens=sequence.num_prefix_hit_tokens,
+        queue_s=(now_s if sequence.started_s is None else sequence.started_s) - sequence.arrival_s,
+        failure=failure,
+    )
+
+
+def _sequence_snapshot(sequence: Sequence, now_s: float) -> SequenceSnapshot:
+    return SequenceSnapshot(
+        sequence_id=sequence.sequence_id,
+        status=sequence.status,
+        age_s=now_s - sequence.arrival_s,
+        num_prompt_tokens=sequence.num_prompt_tokens,
+        num_computed_tokens=sequence.num_computed_tokens,
+        num_output_tokens=sequence.num_output_tokens,
+        output_tokens_per_s=_output_tokens_per_s(sequence),
+    )
+
+
+def _output_tokens_per_s(sequence: Sequence) -> float | None:
+    """The first token has no gap before it, so a rate needs two."""
+    if sequence.first_token_s is None or sequence.last_token_s is None:
+        return None
+    span_s = sequence.last_token_s - sequence.first_token_s
+    return (sequence.num_output_tokens - 1) / span_s if span_s > 0 else None

@@ -1,0 +1,339 @@
+"""Decides which tokens run next. Knows blocks and counts; knows no tensors, clients or clocks.
+
+There is no prefill phase and no decode phase: a step hands out tokens so that every sequence's
+`num_computed_tokens` catches up with its `num_tokens`. Prompt chunks, prefix hits and recomputing after
+preemption are all that one rule.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from appliance.engine.batch import (
+    Batch,
+    ScheduledSequence,
+    SequenceOutput,
+    StepFailure,
+    StepResult,
+    TokenLogprobs,
+)
+from appliance.engine.block_pool import BlockPool
+from appliance.engine.policy import ArrivalOrder, WaitingOrder
+from appliance.engine.sequence import (
+    BlockId,
+    FinishReason,
+    SamplingParams,
+    Sequence,
+    SequenceId,
+    SequenceStatus,
+)
+from appliance.errors import InvalidRequest, PromptTooLong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceUpdate:
+    """What a step gave one sequence; whether and why it ended is told by the sequence."""
+
+    sequence: Sequence
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    hidden_state: tuple[float, ...] | None = None
+    ends_with_stop_token: bool = False
+    failure: StepFailure | None = None
+
+
+class Scheduler:
+    """Owns every live sequence. At most one step is in flight: `schedule`, then `update`, in turn.
+
+    Running sequences stand in the order of their admission. When blocks run out the latest admitted is
+    preempted, so the oldest always makes progress and, being bounded by the pool, ends.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        max_sequences: int,
+        step_tokens: int,
+        context_length: int,
+        enable_prefix_cache: bool = True,
+        order: WaitingOrder | None = None,
+    ) -> None:
+        if min(max_sequences, step_tokens, context_length) < 1:
+            raise ValueError("max_sequences, step_tokens and context_length must be at least 1")
+        self.pool = pool
+        # Every running sequence gets a token in every step, so more than the step holds cannot run.
+        self.max_sequences = min(max_sequences, step_tokens)
+        self.step_tokens = step_tokens
+        self.context_length = context_length
+        self.num_preemptions = 0
+        self.num_prompt_tokens = 0  # of sequences that started, prefix hits included
+        self.num_prefix_hit_tokens = 0
+        self._enable_prefix_cache = enable_prefix_cache
+        self._order = order or ArrivalOrder()
+        self._waiting: OrderedDict[SequenceId, Sequence] = OrderedDict()
+        self._running: dict[SequenceId, Sequence] = {}
+        self._in_flight: frozenset[SequenceId] = frozenset()
+        self._ends_after_step: dict[SequenceId, FinishReason] = {}
+        self._is_short_of_blocks = False
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_live(self) -> int:
+        return len(self._running) + len(self._waiting)
+
+    @property
+    def num_open_places(self) -> int:
+        """How many waiting sequences the next step would start, as far as the last one knew."""
+        return 0 if self._is_short_of_blocks else self.max_sequences - len(self._running)
+
+    def live_sequences(self) -> Iterator[Sequence]:
+        """Running sequences by admission, then waiting ones."""
+        yield from self._running.values()
+        yield from self._waiting.values()
+
+    def max_output_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        """Return `params.max_tokens` cut to what the context and the whole pool leave.
+
+        Raises PromptTooLong past the context, InvalidRequest for a sequence that can never run.
+        """
+        if num_prompt_tokens < 1:
+            raise InvalidRequest("the prompt is empty; send at least one token", param="messages")
+        if params.max_tokens is not None and params.max_tokens < 1:
+            raise InvalidRequest(f"max_tokens is {params.max_tokens}; the least is 1", param="max_tokens")
+        if num_prompt_tokens >= self.context_length:
+            raise PromptTooLong(num_tokens=num_prompt_tokens, limit=self.context_length)
+        capacity = self.pool.capacity_tokens
+        if num_prompt_tokens >= capacity:
+            raise InvalidRequest(
+                f"the prompt has {num_prompt_tokens} tokens and the KV pool holds {capacity} "
+                f"({self.pool.num_blocks} blocks of {self.pool.block_size}), one of which the answer needs; "
+                f"shorten the prompt by {num_prompt_tokens + 1 - capacity} tokens or raise --kv-memory",
+                param="messages",
+            )
+        room = min(self.context_length, capacity) - num_prompt_tokens
+        return room if params.max_tokens is None else min(params.max_tokens, room)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence, whose `max_output_tokens` came from this scheduler."""
+        self._waiting[sequence.sequence_id] = sequence
+
+    def abort(self, sequence_id: SequenceId, reason: FinishReason = FinishReason.ABORT) -> Sequence | None:
+        """End a sequence in any state and return it, its blocks free.
+
+        Returns None for one that is not live, and for one in the step in flight: `update` ends that one.
+        """
+        sequence = self._running.get(sequence_id) or self._waiting.get(sequence_id)
+        if sequence is None:
+            return None
+        if sequence_id in self._in_flight:
+            self._ends_after_step.setdefault(sequence_id, reason)
+            return None
+        self._finish(sequence, reason)
+        return sequence
+
+    def expire(self, now_s: float) -> list[Sequence]:
+        """End, and return, the sequences whose deadline passed before they ever started."""
+        late = [s for s in self._waiting.values() if _is_late(s, now_s)]
+        for sequence in late:
+            self._finish(sequence, FinishReason.DEADLINE)
+        return late
+
+    def schedule(self, now_s: float = 0.0) -> Batch:
+        """Choose the next step's tokens; empty only if nothing is live. `now_s` stamps first starts.
+
+        Running sequences come first, so what is left starts at most one prompt that does not fit the step.
+        That one stands last until it is computed: a stream never waits for a prompt chunk.
+        """
+        assert not self._in_flight, "the last step was not updated"
+        self._secure_blocks()
+        scheduled = self._share_out(chain(list(self._running.values()), self._admissions(now_s)))
+        assert scheduled or not self.num_live, "live sequences but no work"
+        self._in_flight = frozenset(s.sequence_id for s in scheduled)
+        return Batch(sequences=tuple(scheduled))
+
+    def update(self, batch: Batch, result: StepResult, now_s: float = 0.0) -> list[SequenceUpdate]:
+        """Take in a step's result, in the batch's order, and say what each sequence got from it."""
+        assert self._in_flight == {s.sequence_id for s in batch.sequences}, "not the batch in flight"
+        self._in_flight = frozenset()
+        pairs = zip(batch.sequences, result.outputs, strict=True)
+        return [self._apply(scheduled, output, now_s) for scheduled, output in pairs]
+
+    def check_invariants(self) -> None:
+        """Assert that every block is accounted for and every sequence is in one consistent state."""
+        self.pool.check_invariants(s.block_table for s in self.live_sequences())
+        assert len(self._running) <= self.max_sequences
+        for sequence in self._waiting.values():
+            assert sequence.status is SequenceStatus.WAITING
+            assert not sequence.block_table
+            assert sequence.num_computed_tokens == 0
+        for sequence in self._running.values():
+            assert sequence.status is SequenceStatus.RUNNING
+            assert sequence.num_computed_tokens < sequence.num_tokens
+            assert sequence.num_computed_tokens <= len(sequence.block_table) * self.pool.block_size
+
+    def _secure_blocks(self) -> None:
+        """Give running sequences blocks for their known tokens, oldest first, preempting the latest."""
+        for sequence in list(self._running.values()):
+            while sequence.status is SequenceStatus.RUNNING and not self._grow(sequence):
+                self._preempt(next(reversed(self._running.values())))
+
+    def _grow(self, sequence: Sequence) -> bool:
+        missing = self.pool.blocks_for(sequence.num_tokens) - len(sequence.block_table)
+        blocks = self.pool.allocate(max(0, missing))
+        sequence.block_table.extend(blocks or ())
+        return blocks is not None
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Send a running sequence back to the head of the queue with its tokens; they are computed again."""
+        assert len(self._running) > 1, "a lone sequence outgrew the pool"
+        self._leave(sequence)
+        sequence.status = SequenceStatus.WAITING
+        sequence.num_computed_tokens = 0
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self._waiting[sequence.sequence_id] = sequence
+        self._waiting.move_to_end(sequence.sequence_id, last=False)
+
+    def _share_out(self, sequences: Iterable[Sequence]) -> list[ScheduledSequence]:
+        shares: list[ScheduledSequence] = []
+        candidates = iter(sequences)
+        budget = self.step_tokens
+        while budget > 0 and (sequence := next(candidates, None)) is not None:
+            num_new = min(budget, sequence.num_uncomputed_tokens)
+            shares.append(self._scheduled(sequence, num_new))
+            budget -= num_new
+        return shares
+
+    def _admissions(self, now_s: float) -> Iterator[Sequence]:
+        """Start waiting sequences, one at each request for the next, as long as places and blocks allow."""
+        self._is_short_of_blocks = False
+        while self._waiting and len(self._running) < self.max_sequences:
+            sequence = self._order.choose(self._waiting.values())
+            self._is_short_of_blocks = not self._claim_blocks(sequence)
+            if self._is_short_of_blocks:
+                return
+            self._start(sequence, now_s)
+            yield sequence
+
+    def _claim_blocks(self, sequence: Sequence) -> bool:
+        """Fill an empty block table for all known tokens, from the prefix cache first; or change nothing.
+
+        One block per running sequence is left over: they will soon need one, and would take it back.
+        """
+        hits = self._match(sequence)
+        missing = self.pool.blocks_for(sequence.num_tokens) - len(hits)
+        if missing + len(self._running) > self.pool.num_available:
+            self.pool.free(hits)
+            return False
+        fresh = self.pool.allocate(missing)
+        assert fresh is not None
+        sequence.block_table = hits + fresh
+        sequence.num_computed_tokens = len(hits) * self.pool.block_size
+        return True
+
+    def _match(self, sequence: Sequence) -> list[BlockId]:
+        if not self._enable_prefix_cache:
+            return []
+        return self.pool.match_prefix(sequence.token_ids, sequence.cache_salt)
+
+    def _start(self, sequence: Sequence, now_s: float) -> None:
+        del self._waiting[sequence.sequence_id]
+        self._running[sequence.sequence_id] = sequence
+        sequence.status = SequenceStatus.RUNNING
+        if sequence.started_s is None:  # a resumed sequence finds its own blocks: no hit of the prompt
+            sequence.started_s = now_s
+            sequence.num_prefix_hit_tokens = sequence.num_computed_tokens
+            self.num_prompt_tokens += sequence.num_prompt_tokens
+            self.num_prefix_hit_tokens += sequence.num_prefix_hit_tokens
+
+    def _scheduled(self, sequence: Sequence, num_new: int) -> ScheduledSequence:
+        first = sequence.num_computed_tokens
+        end = first + num_new
+        return ScheduledSequence(
+            sequence_id=sequence.sequence_id,
+            new_token_ids=tuple(sequence.token_ids[first:end]),
+            num_computed_tokens=first,
+            block_table=tuple(sequence.block_table[: self.pool.blocks_for(end)]),
+            known_token_ids=sequence.token_ids,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            sampling=sequence.params if end == sequence.num_tokens else None,
+        )
+
+    def _apply(self, scheduled: ScheduledSequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
+        sequence = self._running[scheduled.sequence_id]
+        reason = self._ends_after_step.pop(scheduled.sequence_id, None)
+        if output.failure is not None:
+            sequence.failure = output.failure.message
+            self.pool.forget(sequence.block_table)  # what broke this one may lie in its blocks
+            self._finish(sequence, FinishReason.ERROR)
+            return SequenceUpdate(sequence=sequence, failure=output.failure)
+        self._advance(sequence, scheduled.num_new_tokens)
+        if reason is not None:
+            self._finish(sequence, reason)
+            return SequenceUpdate(sequence=sequence)
+        return self._append(sequence, output, now_s)
+
+    def _advance(self, sequence: Sequence, num_new: int) -> None:
+        """Count tokens as computed and publish the blocks that they filled."""
+        size = self.pool.block_size
+        first = sequence.num_computed_tokens // size
+        sequence.num_computed_tokens += num_new
+        if not self._enable_prefix_cache:
+            return
+        for index in range(first, sequence.num_computed_tokens // size):
+            parent = sequence.block_table[index - 1] if index else None
+            tokens = sequence.token_ids[index * size : (index + 1) * size]
+            self.pool.publish(sequence.block_table[index], tokens, parent=parent, salt=sequence.cache_salt)
+
+    def _append(self, sequence: Sequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
+        """Append the sampled tokens up to the one that ends the sequence."""
+        reason = None
+        num_taken = 0
+        for token_id in output.token_ids:
+            sequence.token_ids.append(token_id)
+            num_taken += 1
+            if (reason := _reason_to_finish(sequence)) is not None:
+                self._finish(sequence, reason)
+                break
+        if num_taken:
+            sequence.first_token_s = now_s if sequence.first_token_s is None else sequence.first_token_s
+            sequence.last_token_s = now_s
+        return SequenceUpdate(
+            sequence=sequence,
+            token_ids=output.token_ids[:num_taken],
+            logprobs=output.logprobs and output.logprobs[:num_taken],
+            hidden_state=output.hidden_state if num_taken else None,
+            ends_with_stop_token=reason is FinishReason.STOP,
+        )
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        self._leave(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        sequence.finish_reason = reason
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._running.pop(sequence.sequence_id, None)
+        self._waiting.pop(sequence.sequence_id, None)
+        self.pool.free(sequence.block_table)
+        sequence.block_table = []
+
+
+def _is_late(sequence: Sequence, now_s: float) -> bool:
+    return sequence.started_s is None and sequence.deadline_s is not None and now_s >= sequence.deadline_s
+
+
+def _reason_to_finish(sequence: Sequence) -> FinishReason | None:
+    """Judge the sequence by its last token. A stop token counts only after `min_tokens` others."""
+    params = sequence.params
+    if sequence.token_ids[-1] in params.stop_token_ids and sequence.num_output_tokens > params.min_tokens:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if sequence.num_output_tokens >= sequence.max_output_tokens else None

@@ -1,0 +1,103 @@
+"""One generation: its tokens, its blocks, its state. Knows no tensors and no clients."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+SequenceId = NewType("SequenceId", int)
+BlockId = NewType("BlockId", int)
+
+
+class SequenceStatus(StrEnum):
+    """Where a sequence stands. A preempted sequence is waiting again, with its tokens."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"  # a stop token, or the client saw its stop string
+    LENGTH = "length"  # max_tokens, or the context is full
+    ABORT = "abort"  # the client is gone, or the appliance is stopping
+    DEADLINE = "deadline"  # waited too long
+    ERROR = "error"  # this sequence failed; the others did not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen. Values are checked where they come in (server, command line).
+
+    temperature 0 is greedy. top_k 0, top_p 1 and min_p 0 are off. Penalties follow the usual
+    definitions: repetition (multiplicative, prompt and output), presence and frequency (additive, output).
+    A `seed` makes the choice a function of (seed, index of the output token) alone.
+    """
+
+    max_tokens: int | None = None  # None: until a stop token or the context's end
+    min_tokens: int = 0  # stop tokens cannot be chosen before
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    stop_token_ids: frozenset[int] = frozenset()
+    num_logprobs: int | None = None  # None: none; 0: the chosen token's only
+    wants_hidden_state: bool = False
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0 or self.top_k == 1
+
+    @property
+    def has_penalties(self) -> bool:
+        neutral = (1.0, 0.0, 0.0)
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != neutral
+
+
+@dataclass(slots=True, kw_only=True)
+class Sequence:
+    """Mutable state of one generation; guarded by the engine's lock.
+
+    `token_ids` holds the prompt and then the output. The scheduler lets `num_computed_tokens` catch up
+    with `num_tokens`; when they meet, the next token is sampled.
+    """
+
+    sequence_id: SequenceId
+    token_ids: list[int]
+    num_prompt_tokens: int
+    params: SamplingParams
+    max_output_tokens: int  # params.max_tokens cut to what the context leaves
+    arrival_s: float  # monotonic clock
+    deadline_s: float | None = None  # monotonic clock; only the wait for a first step counts
+    cache_salt: str = ""
+    num_computed_tokens: int = 0
+    num_prefix_hit_tokens: int = 0
+    num_preemptions: int = 0
+    block_table: list[BlockId] = field(default_factory=list)
+    status: SequenceStatus = SequenceStatus.WAITING
+    finish_reason: FinishReason | None = None
+    failure: str | None = None
+    started_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is SequenceStatus.FINISHED

@@ -1,0 +1,1 @@
+"""Strict readers of model files over mmap. numpy only."""

@@ -1,0 +1,171 @@
+"""From a model file to a resident model: text side, backend, KV pool, runner, engine. Imports torch.
+
+Imported only once there is something to load, so that torch is on nobody else's way.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+
+from appliance.catalog import ModelFile
+from appliance.config import Settings
+from appliance.engine.batch import Batch, ScheduledSequence
+from appliance.engine.block_pool import BlockPool
+from appliance.engine.engine import Engine
+from appliance.engine.scheduler import Scheduler
+from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
+from appliance.errors import BadSetting
+from appliance.formats.gguf import GGUFFile, read_gguf
+from appliance.model_pool import ModelFacts, ResidentModel
+from appliance.observe.resources import ProcessResources
+from appliance.runtime.kv_cache import KVPlan, plan_kv
+from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
+from appliance.runtime.precision import select_device
+from appliance.runtime.runner import ModelRunner
+from appliance.runtime.threads import usable_threads
+from appliance.text.chat_template import ChatTemplate
+from appliance.text.tokenizer import Tokenizer, tokenizer_from_gguf
+
+# (what is happening, share done where it is known)
+Report = Callable[[str, float | None], None]
+_WARM_UP_TOKENS = 8
+logger = logging.getLogger(__name__)
+
+
+def load_model(settings: Settings, found: ModelFile, report: Report) -> ResidentModel:
+    """Load a model file and start its engine.
+
+    Raises BadModelFile, UnsupportedModel, BadSetting or NotEnoughMemory.
+    """
+    started_s = time.monotonic()
+    num_threads = settings.threads or usable_threads()
+    torch.set_num_threads(num_threads)
+    device = select_device(settings.device)
+    report(f"loading {found.path.name}", None)
+    with read_gguf(found.path) as file:
+        tokenizer = tokenizer_from_gguf(file)
+        template = _chat_template(file, tokenizer)
+        num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
+        wishes = LoadWishes(
+            backend=settings.backend,
+            precision=settings.precision,
+            kv_dtype=settings.kv_dtype,
+            device=device,
+            free_bytes=_free_bytes(device),
+        )
+        loaded = load_backend(file, wishes, lambda share: report(f"loading {found.path.name}", share))
+    context_length = _context_length(settings.context, loaded)
+    plan = _plan_kv(settings, loaded, context_length)
+    logger.info(plan.explanation)
+    engine = _start_engine(settings, loaded, plan, context_length, report)
+    facts = ModelFacts(
+        architecture=loaded.config.architecture,
+        num_parameters=num_parameters,
+        context_length=context_length,
+        precision=loaded.precision,
+        kv_dtype=loaded.kv_dtype,
+        weights_bytes=loaded.weights_bytes,
+        kv_pool_bytes=plan.pool_bytes,
+        backend=loaded.backend_name,
+        device=str(device),
+        num_threads=num_threads,
+    )
+    _log_ready(found.model_id, facts, time.monotonic() - started_s)
+    return ResidentModel(
+        model_id=found.model_id,
+        created=int(found.path.stat().st_mtime),
+        engine=engine,
+        tokenizer=tokenizer,
+        chat_template=template,
+        facts=facts,
+        close=engine.stop,
+    )
+
+
+def _chat_template(file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
+    source = file.metadata_str("tokenizer.chat_template", "")
+    return ChatTemplate(source, tokenizer.bos_token, tokenizer.eos_token) if source else None
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return ProcessResources().read_memory().available_bytes
+
+
+def _context_length(wanted: int | None, loaded: LoadedBackend) -> int:
+    limit = loaded.config.context_length
+    if wanted is not None and wanted > limit:
+        raise BadSetting(
+            f"--context is {wanted} and this model was made for at most {limit}", param="context"
+        )
+    return wanted or limit
+
+
+def _plan_kv(settings: Settings, loaded: LoadedBackend, context_length: int) -> KVPlan:
+    wish = settings.kv_memory
+    return plan_kv(
+        loaded.backend.kv_layout,
+        num_layers=loaded.config.num_layers,
+        context_length=context_length,
+        max_sequences=settings.max_sequences,
+        free_bytes=_free_bytes(loaded.backend.device),
+        wanted_bytes=wish.num_bytes if wish else None,
+        wanted_share=wish.share if wish else None,
+    )
+
+
+def _start_engine(
+    settings: Settings, loaded: LoadedBackend, plan: KVPlan, context_length: int, report: Report
+) -> Engine:
+    backend = loaded.backend
+    backend.attach_kv(plan.num_blocks)
+    runner = ModelRunner(backend)
+    report("warming up", None)
+    warm_up(runner)
+    scheduler = Scheduler(
+        BlockPool(plan.num_blocks, backend.kv_layout.block_size),
+        max_sequences=settings.max_sequences,
+        step_tokens=settings.step_tokens,
+        context_length=context_length,
+    )
+    engine = Engine(runner, scheduler, queue_limit=settings.queue)
+    engine.start()
+    return engine
+
+
+def warm_up(runner: ModelRunner) -> None:
+    """Run a prompt and a next token, so that the first request finds threads, caches and kernels ready.
+
+    Writes into block 0, which nobody has been given yet.
+    """
+    known = [0] * (_WARM_UP_TOKENS + 1)
+    params = SamplingParams(temperature=0.0)
+    for num_computed, new_token_ids in ((0, known[:-1]), (_WARM_UP_TOKENS, known[-1:])):
+        sequence = ScheduledSequence(
+            sequence_id=SequenceId(0),
+            new_token_ids=tuple(new_token_ids),
+            num_computed_tokens=num_computed,
+            block_table=(BlockId(0),),
+            known_token_ids=known,
+            num_prompt_tokens=_WARM_UP_TOKENS,
+            sampling=params,
+        )
+        runner.collect(runner.launch(Batch(sequences=(sequence,))))
+
+
+def _log_ready(model_id: str, facts: ModelFacts, took_s: float) -> None:
+    logger.info(
+        "%s loaded in %.1f s: %s on %s with %d threads, %s weights of %.0f MiB, %s KV, context %d",
+        model_id,
+        took_s,
+        facts.backend,
+        facts.device,
+        facts.num_threads,
+        facts.precision,
+        facts.weights_bytes / 2**20,
+        facts.kv_dtype,
+        facts.context_length,
+    )

@@ -1,0 +1,45 @@
+"""Log lines for people or for machines. Knows where they go; knows nobody who writes them."""
+
+import json
+import logging
+import logging.handlers
+from pathlib import Path
+
+_PLAIN = "%(asctime)s %(levelname)-7s %(message)s"
+_FILE_BYTES = 5 * 2**20
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and the traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure_logs(*, as_json: bool, file: Path | None = None) -> None:
+    """Send log lines to stderr, or to a rotating file while the dashboard has the terminal.
+
+    A file that cannot be written leaves the appliance without a log, not without a start.
+    """
+    formatter = JsonFormatter() if as_json else logging.Formatter(_PLAIN, "%H:%M:%S")
+    handler: logging.Handler = logging.NullHandler()
+    if file is None:
+        handler = logging.StreamHandler()
+    else:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            handler = logging.handlers.RotatingFileHandler(file, maxBytes=_FILE_BYTES, backupCount=2)
+        except OSError:
+            pass
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for noisy in ("httpx", "httpcore", "uvicorn.error", "filelock", "huggingface_hub"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,1 @@
+"""Networks: their shape as data and the one decoder that runs them."""

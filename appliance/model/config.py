@@ -1,0 +1,122 @@
+"""The shape of a network, checked once. Knows no file format and no tensor."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from appliance.errors import BadModelFile
+
+
+class Activation(StrEnum):
+    """The gate's non-linearity."""
+
+    SILU = "silu"
+    GELU_TANH = "gelu_tanh"
+
+
+class NormPlacement(StrEnum):
+    """Where a block's norms sit: before it, after it, or on both sides."""
+
+    PRE = "pre"
+    POST = "post"
+    BOTH = "both"
+
+
+class RopeScaling(StrEnum):
+    NONE = "none"
+    LINEAR = "linear"
+    LLAMA3 = "llama3"
+    YARN = "yarn"
+    LONG_ROPE = "longrope"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeConfig:
+    """Rotary embedding of a layer. `rotary_size` leading elements of a head turn, first half with second.
+
+    `frequency_factors` divide each of the rotary_size / 2 frequencies (Llama 3, LongRoPE).
+    """
+
+    theta: float
+    rotary_size: int
+    scaling: RopeScaling = RopeScaling.NONE
+    scaling_factor: float = 1.0
+    original_context_length: int | None = None
+    frequency_factors: tuple[float, ...] | None = None
+    attention_factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertConfig:
+    """A mixture of experts in place of each feed-forward block."""
+
+    num_experts: int
+    num_active: int
+    intermediate_size: int
+    normalizes_weights: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Every field that an architecture may need. `ropes` and `windows` hold one item per layer.
+
+    A rope of None leaves that layer's positions alone; a window of None attends to everything before.
+    Raises BadModelFile where the numbers contradict each other.
+    """
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    vocab_size: int
+    context_length: int
+    norm_eps: float
+    ropes: tuple[RopeConfig | None, ...]
+    windows: tuple[int | None, ...] = field(default=())
+    attention_scale: float = 0.0  # 0: one over the root of head_size
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    logit_scale: float = 1.0
+    residual_scale: float = 1.0
+    embedding_scale: float = 1.0
+    has_qk_norm: bool = False
+    has_qkv_bias: bool = False
+    norm_placement: NormPlacement = NormPlacement.PRE
+    activation: Activation = Activation.SILU
+    ties_embeddings: bool = False
+    experts: ExpertConfig | None = None
+
+    def __post_init__(self) -> None:
+        self._require_positive()
+        self._require(self.num_heads % self.num_kv_heads == 0, "num_heads is not a multiple of num_kv_heads")
+        self._require(len(self.ropes) == self.num_layers, "there is not one rope per layer")
+        self._require(len(self.windows) in (0, self.num_layers), "there is not one window per layer")
+        for rope in self.ropes:
+            if rope is not None:
+                fits = 0 < rope.rotary_size <= self.head_size and rope.rotary_size % 2 == 0
+                self._require(fits, f"rotary_size {rope.rotary_size} does not fit head_size {self.head_size}")
+
+    def _require_positive(self) -> None:
+        for name in (
+            "num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_size",
+            "vocab_size", "context_length", "norm_eps",
+        ):  # fmt: skip
+            self._require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; it must be above 0")
+
+    def _require(self, holds: bool, problem: str) -> None:
+        if not holds:
+            raise BadModelFile(f"the model's shape contradicts itself: {problem}")
+
+    @property
+    def num_groups(self) -> int:
+        """Query heads that share one KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def query_scale(self) -> float:
+        return self.attention_scale or self.head_size**-0.5
+
+    def window(self, layer: int) -> int | None:
+        return self.windows[layer] if self.windows else None

@@ -1,0 +1,125 @@
+"""The one decoder all architectures share, written over an Ops table. Knows neither files nor devices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from appliance.model.config import Activation, ModelConfig, RopeConfig
+from appliance.model.rope_tables import inverse_frequencies, rope_tables
+from kernels.kv_layout import LayerKV
+from kernels.ops import AttentionParams, LinearWeight, Ops, RaggedQueries
+
+RopeTables = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """One layer. `qkv` stacks query, key and value rows; `gate_up` stacks gate and up rows."""
+
+    attention_norm: torch.Tensor  # (H)
+    qkv: LinearWeight  # ((N + 2 K) D, H)
+    output: LinearWeight  # (H, N D)
+    feed_forward_norm: torch.Tensor  # (H)
+    gate_up: LinearWeight  # (2 I, H)
+    down: LinearWeight  # (H, I)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderWeights:
+    """A whole network. With tied embeddings `head.weight` is `embedding`."""
+
+    embedding: torch.Tensor  # (V, H)
+    layers: tuple[LayerWeights, ...]
+    final_norm: torch.Tensor  # (H)
+    head: LinearWeight  # (V, H)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardInputs:
+    """One step on a device: T new tokens of all sequences, and which of them need logits."""
+
+    token_ids: torch.Tensor  # int64 (T)
+    positions: torch.Tensor  # int64 (T)
+    slots: torch.Tensor  # int64 (T)
+    ragged: RaggedQueries
+    output_rows: torch.Tensor  # int64 (rows with logits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardOutputs:
+    """Of the output rows, in order: logits (rows, V) float32, and the normed hidden state (rows, H)."""
+
+    logits: torch.Tensor
+    hidden: torch.Tensor
+
+
+class Decoder:
+    """Runs steps. Stateless but for its weights: the KV pages come with each call."""
+
+    def __init__(self, config: ModelConfig, weights: DecoderWeights, ops: Ops) -> None:
+        self._config = config
+        self._weights = weights
+        self._ops = ops
+        self._gated = ops.gated_silu if config.activation is Activation.SILU else ops.gated_gelu
+        device = weights.embedding.device
+        self._frequencies: dict[RopeConfig, torch.Tensor] = {
+            rope: inverse_frequencies(rope).to(device) for rope in config.ropes if rope is not None
+        }
+
+    def forward(self, inputs: ForwardInputs, pages: Sequence[LayerKV]) -> ForwardOutputs:
+        """Compute the step and write its keys and values into `pages` (one per layer)."""
+        config, weights, ops = self._config, self._weights, self._ops
+        ropes = {
+            rope: rope_tables(inputs.positions, frequencies, rope.attention_factor)
+            for rope, frequencies in self._frequencies.items()
+        }
+        residual_TH = ops.embed(inputs.token_ids, weights.embedding).float() * config.embedding_scale
+        normed_TH = ops.rms_norm(residual_TH, weights.layers[0].attention_norm, config.norm_eps)
+        for index, layer in enumerate(weights.layers):
+            rope = config.ropes[index]
+            table = None if rope is None else ropes[rope]
+            mixed_TH = self._attend(normed_TH, index, table, inputs, pages[index]) * config.residual_scale
+            normed_TH, residual_TH = ops.add_rms_norm(
+                mixed_TH, residual_TH, layer.feed_forward_norm, config.norm_eps
+            )
+            fed_TH = self._feed_forward(normed_TH, layer) * config.residual_scale
+            normed_TH, residual_TH = ops.add_rms_norm(
+                fed_TH, residual_TH, self._norm_after(index), config.norm_eps
+            )
+        hidden_RH = normed_TH[inputs.output_rows]
+        return ForwardOutputs(logits=self._logits(hidden_RH), hidden=hidden_RH)
+
+    def _attend(
+        self,
+        normed_TH: torch.Tensor,
+        index: int,
+        rope: RopeTables | None,
+        inputs: ForwardInputs,
+        pages: LayerKV,
+    ) -> torch.Tensor:
+        config, ops, layer = self._config, self._ops, self._weights.layers[index]
+        num_query, num_kv, head_size = config.num_heads, config.num_kv_heads, config.head_size
+        heads_TND = ops.linear(normed_TH, layer.qkv).view(len(normed_TH), -1, head_size)
+        query_TND, key_TKD, value_TKD = heads_TND.split((num_query, num_kv, num_kv), dim=1)
+        if rope is not None:
+            query_TND, key_TKD = ops.rope(query_TND, *rope), ops.rope(key_TKD, *rope)
+        ops.write_kv(key_TKD, value_TKD, inputs.slots, pages)
+        params = AttentionParams(
+            scale=config.query_scale, window=config.window(index), softcap=config.attention_softcap
+        )
+        return ops.linear(ops.attention(query_TND, pages, inputs.ragged, params).flatten(1), layer.output)
+
+    def _feed_forward(self, normed_TH: torch.Tensor, layer: LayerWeights) -> torch.Tensor:
+        gate_up_T2I = self._ops.linear(normed_TH, layer.gate_up)
+        return self._ops.linear(self._gated(gate_up_T2I), layer.down)
+
+    def _norm_after(self, index: int) -> torch.Tensor:
+        """The norm that follows a layer: the next layer's first, or the final one."""
+        layers = self._weights.layers
+        return layers[index + 1].attention_norm if index + 1 < len(layers) else self._weights.final_norm
+
+    def _logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
+        logits_RV = self._ops.linear(hidden_RH, self._weights.head).float() * self._config.logit_scale
+        softcap = self._config.logit_softcap
+        return logits_RV if softcap is None else torch.tanh(logits_RV / softcap) * softcap

@@ -1,0 +1,1 @@
+"""What the running appliance tells about itself: latencies and resources."""

@@ -1,0 +1,133 @@
+"""Where the appliance keeps things on this machine. Creates nothing until asked; knows no settings.
+
+The folders follow the platform's conventions (XDG on Linux), so XDG_DATA_HOME and its relatives work.
+"""
+
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from appliance.errors import StorageNotWritable
+
+APP_NAME = "inference-appliance"
+CATALOGUE_FILE = "models.toml"
+# Debian's name for the home of a user who has none: it never exists, so it is never written by accident.
+NO_HOME = Path("/nonexistent")
+
+
+def data_dir() -> Path:
+    """Models and history."""
+    return _platform_folder("user_data_dir")
+
+
+def cache_dir() -> Path:
+    """What can be made again."""
+    return _platform_folder("user_cache_dir")
+
+
+def config_dir() -> Path:
+    """The settings file."""
+    return _platform_folder("user_config_dir")
+
+
+def state_dir() -> Path:
+    """What survives a restart but is worth nothing on another machine."""
+    return _platform_folder("user_state_dir")
+
+
+def log_dir() -> Path:
+    """Log files."""
+    return _platform_folder("user_log_dir")
+
+
+def models_dir(override: Path | None = None) -> Path:
+    """The folder of downloaded models: the setting `models_dir` if given, else below the data folder."""
+    return data_dir() / "models" if override is None else expand_home(override).absolute()
+
+
+def expand_home(path: Path) -> Path:
+    """`path` with a leading `~` replaced, or as it is for a user without a home."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
+def settings_file() -> Path:
+    return config_dir() / "settings.toml"
+
+
+def is_frozen() -> bool:
+    """Whether this is the packaged executable."""
+    return bool(getattr(sys, "frozen", False))
+
+
+def resource_root() -> Path:
+    """The folder that holds what ships beside the code: the checkout, or the unpacked executable."""
+    bundle = getattr(sys, "_MEIPASS", None)
+    return Path(bundle) if bundle else Path(__file__).resolve().parent.parent
+
+
+def catalogue_file() -> Path:
+    """The shipped models.toml: beside the packages in a checkout, else where the wheel put its data.
+
+    Raises FileNotFoundError when the installation is incomplete.
+    """
+    shared = Path("share") / APP_NAME / CATALOGUE_FILE
+    # In order: a checkout or the executable; a wheel; `pip install --target`; a wheel without a record.
+    beside, below = resource_root() / CATALOGUE_FILE, resource_root() / shared
+    candidates = [beside, *_recorded_catalogue(), below, Path(sysconfig.get_path("data")) / shared]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise FileNotFoundError(
+        f"{CATALOGUE_FILE} is not at {' or '.join(str(c) for c in candidates)}; reinstall"
+    )
+
+
+def ensure_writable(folder: Path) -> Path:
+    """Create `folder` if needed and prove that a file can be written in it. Returns the folder.
+
+    Raises StorageNotWritable naming the folder, the reason and the remedy.
+    """
+    if folder.is_relative_to(NO_HOME):
+        reason = "this user has no home folder: HOME is not set and there is no account entry"
+        raise storage_error(folder, reason)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # access(2) says yes to root on some network mounts where a write then fails: so write.
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise storage_error(folder, error.strerror or str(error)) from error
+
+
+def storage_error(folder: Path, reason: str) -> StorageNotWritable:
+    """The error of a folder that cannot be written, with its remedy."""
+    remedy = "set --models-dir or XDG_DATA_HOME to a folder that can be written"
+    return StorageNotWritable(f"the folder {folder} cannot be written: {reason}; {remedy}")
+
+
+def _platform_folder(name: str) -> Path:
+    # Imported here: `--help` needs no folder, and every millisecond of it counts.
+    from platformdirs import PlatformDirs
+
+    try:
+        text: str = getattr(PlatformDirs(APP_NAME, appauthor=False), name)
+    except RuntimeError:  # no HOME and no account entry
+        return NO_HOME / APP_NAME / name
+    # Older versions leave the "~" in such a case, which would become a folder of that name.
+    return NO_HOME / APP_NAME / name if text.startswith("~") else Path(text).absolute()
+
+
+def _recorded_catalogue() -> list[Path]:
+    """Where the installed distribution's own record says that its models.toml lies."""
+    # Imported here: it brings half the mail library with it.
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        files = distribution(APP_NAME).files or []
+    except PackageNotFoundError:
+        return []
+    return [Path(str(f.locate())).resolve() for f in files if f.name == CATALOGUE_FILE]

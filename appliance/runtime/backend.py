@@ -1,0 +1,72 @@
+"""How forward passes run on a device: the protocol, the plain torch backend, and the choice between them."""
+
+from typing import Protocol
+
+import torch
+
+from appliance.errors import BadSetting
+from appliance.model.config import ModelConfig
+from appliance.model.decoder import Decoder, DecoderWeights, ForwardInputs, ForwardOutputs
+from appliance.runtime.kv_cache import allocate_kv
+from kernels.kv_layout import KVLayout, LayerKV
+from kernels.ops import Ops
+
+
+class Backend(Protocol):
+    """Runs one model's forward passes. The KV pool is attached once, after the weights are loaded."""
+
+    @property
+    def kv_layout(self) -> KVLayout: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def attach_kv(self, num_blocks: int) -> None: ...
+
+    def forward(self, inputs: ForwardInputs) -> ForwardOutputs: ...
+
+
+class EagerBackend:
+    """Plain torch on any device; the reference every other backend is compared with."""
+
+    def __init__(self, config: ModelConfig, weights: DecoderWeights, ops: Ops, layout: KVLayout) -> None:
+        self._config = config
+        self._decoder = Decoder(config, weights, ops)
+        self._layout = layout
+        self._device = weights.embedding.device
+        self._pages: tuple[LayerKV, ...] = ()
+
+    @property
+    def kv_layout(self) -> KVLayout:
+        return self._layout
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    def attach_kv(self, num_blocks: int) -> None:
+        self._pages = allocate_kv(
+            self._layout, num_layers=self._config.num_layers, num_blocks=num_blocks, device=self._device
+        )
+
+    @torch.inference_mode()
+    def forward(self, inputs: ForwardInputs) -> ForwardOutputs:
+        return self._decoder.forward(inputs, self._pages)
+
+
+def eager_kv_layout(config: ModelConfig, dtype: torch.dtype) -> KVLayout:
+    """The eager backend's pages: 16 tokens, a slot's heads together."""
+    return KVLayout(block_size=16, num_kv_heads=config.num_kv_heads, head_size=config.head_size, dtype=dtype)
+
+
+def select_backend(wanted: str, device: torch.device) -> str:
+    """Return the name of the backend to use: `wanted`, or the best there is for `auto`.
+
+    Raises BadSetting for one that this version does not have.
+    """
+    if wanted in ("auto", "eager"):
+        return "eager"
+    raise BadSetting(
+        f"--backend {wanted} is not available in this version on {device}; choose auto or eager",
+        param="backend",
+    )

@@ -1,0 +1,104 @@
+"""The KV pages of all layers, allocated at once, and how many of them fit. Knows no queue."""
+
+from dataclasses import dataclass
+
+import torch
+
+from appliance.errors import NotEnoughMemory
+from kernels.kv_layout import KVLayout, LayerKV
+
+# Memory left to everything else: a fifth of what is free, and never less than this.
+_SMALLEST_RESERVE = 512 * 2**20
+_RESERVED_SHARE = 0.2
+# A pool that cannot hold one short conversation serves nobody.
+_FEWEST_USEFUL_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVPlan:
+    """How large the pool is, and the arithmetic that led there."""
+
+    num_blocks: int
+    block_bytes: int
+    explanation: str
+
+    @property
+    def pool_bytes(self) -> int:
+        return self.num_blocks * self.block_bytes
+
+
+def plan_kv(
+    layout: KVLayout,
+    *,
+    num_layers: int,
+    context_length: int,
+    max_sequences: int,
+    free_bytes: int,
+    wanted_bytes: int | None = None,
+    wanted_share: float | None = None,
+) -> KVPlan:
+    """Size the pool from the memory free after loading.
+
+    Without a wish: what is free less the reserve, but no more than `max_sequences` full contexts can use.
+    Raises NotEnoughMemory when not even a short conversation fits, or a wish exceeds what is free.
+    """
+    block_bytes = layout.token_bytes * layout.block_size * num_layers
+    reserve_bytes = max(_SMALLEST_RESERVE, int(free_bytes * _RESERVED_SHARE))
+    useful_blocks = max_sequences * -(-context_length // layout.block_size)
+    if wanted_bytes is not None or wanted_share is not None:
+        budget = wanted_bytes if wanted_bytes is not None else int(free_bytes * (wanted_share or 0))
+        wish = f"{human_size(budget)} asked for"
+        if budget > free_bytes:
+            raise NotEnoughMemory(
+                f"the KV pool was set to {human_size(budget)} and {human_size(free_bytes)} are free; "
+                "lower --kv-memory"
+            )
+    else:
+        budget = free_bytes - reserve_bytes
+        wish = f"{human_size(free_bytes)} free - {human_size(reserve_bytes)} reserve"
+    num_blocks = min(max(budget, 0) // block_bytes, useful_blocks)
+    fewest_blocks = -(-min(_FEWEST_USEFUL_TOKENS, context_length) // layout.block_size)
+    if num_blocks < fewest_blocks:
+        raise NotEnoughMemory(
+            f"the KV pool needs at least {human_size(fewest_blocks * block_bytes)} and {wish} leave "
+            f"{human_size(max(budget, 0))}; close other programs, choose a smaller model, "
+            "or set --kv-dtype int8"
+        )
+    explanation = (
+        f"KV pool: {wish} = {human_size(max(budget, 0))}; {max_sequences} sequences x {context_length} tokens "
+        f"use at most {useful_blocks} blocks; {num_blocks} blocks x {layout.block_size} tokens x "
+        f"{human_size(layout.token_bytes * num_layers)} = {human_size(num_blocks * block_bytes)}"
+    )
+    return KVPlan(num_blocks=num_blocks, block_bytes=block_bytes, explanation=explanation)
+
+
+def allocate_kv(
+    layout: KVLayout, *, num_layers: int, num_blocks: int, device: torch.device
+) -> tuple[LayerKV, ...]:
+    """Allocate the whole pool at once and return each layer's view of it.
+
+    Pages start as zeros: a kernel may read past a sequence's end within its last page.
+    """
+    shape = (num_layers, *layout.shape(num_blocks))
+    keys, values = (torch.zeros(shape, dtype=layout.dtype, device=device) for _ in range(2))
+    scales: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
+    if layout.is_int8:
+        scales = (torch.zeros(shape[:-1], device=device), torch.zeros(shape[:-1], device=device))
+    return tuple(
+        LayerKV(
+            layout=layout,
+            keys=keys[index],
+            values=values[index],
+            key_scales=None if scales[0] is None else scales[0][index],
+            value_scales=None if scales[1] is None else scales[1][index],
+        )
+        for index in range(num_layers)
+    )
+
+
+def human_size(num_bytes: int) -> str:
+    """Return a size in binary units: 98.3 MiB."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:.1f} {unit}"
+    return f"{num_bytes} B"

@@ -1,0 +1,48 @@
+"""From the words a user writes for precision to element types. Knows one machine's abilities, no model."""
+
+import torch
+
+from appliance.errors import BadSetting
+
+_DENSE = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+_LATER = "this version runs auto, f32, bf16 and f16"
+
+
+def weight_dtype(precision: str, device: torch.device) -> tuple[str, torch.dtype]:
+    """Return the precision's name and type; `auto` is bf16 on a GPU that computes it, else f32.
+
+    On a CPU the two take the same time here (eager decode is bound by its many small calls), so f32 it is.
+
+    Raises BadSetting for a precision that this backend does not run.
+    """
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "f32"
+    if precision not in _DENSE:
+        raise BadSetting(
+            f"--precision {precision} is not available on the eager backend; {_LATER}", param="precision"
+        )
+    return precision, _DENSE[precision]
+
+
+def kv_dtype(wanted: str, weights: str) -> tuple[str, torch.dtype]:
+    """Return the KV cache's name and type; `auto` follows the weights."""
+    name = weights if wanted == "auto" else wanted
+    return name, (torch.int8 if name == "int8" else _DENSE[name])
+
+
+def select_device(wanted: str) -> torch.device:
+    """Return the torch device of that name. Raises BadSetting when there is none."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise BadSetting(f"--device is '{wanted}'; choose auto, cpu, cuda or cuda:N", param="device")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise BadSetting(
+            f"--device is '{wanted}' and torch sees {found} CUDA devices; choose cpu or auto", param="device"
+        )
+    return device

@@ -1,0 +1,56 @@
+"""Runs a Batch on a backend and samples: the engine's Runner over tensors. Knows no queue."""
+
+from dataclasses import dataclass
+
+import torch
+
+from appliance.engine.batch import Batch, Pending, ScheduledSequence, SequenceOutput, StepResult
+from appliance.model.decoder import ForwardOutputs
+from appliance.runtime.backend import Backend
+from appliance.runtime.inputs import build_inputs
+from appliance.runtime.sampler import sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingStep:
+    """A step whose forward pass has been started."""
+
+    batch: Batch
+    sampled: tuple[ScheduledSequence, ...]
+    outputs: ForwardOutputs
+
+
+class ModelRunner:
+    """Implements the engine's Runner protocol."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def launch(self, batch: Batch) -> PendingStep:
+        inputs = build_inputs(
+            batch, block_size=self._backend.kv_layout.block_size, device=self._backend.device
+        )
+        sampled = tuple(s for s in batch.sequences if s.sampling is not None)
+        return PendingStep(batch=batch, sampled=sampled, outputs=self._backend.forward(inputs))
+
+    @torch.inference_mode()
+    def collect(self, pending: Pending) -> StepResult:
+        assert isinstance(pending, PendingStep)
+        logits_RV, hidden_RH = pending.outputs.logits, pending.outputs.hidden
+        chosen = {output.sequence_id: output for output in sample(logits_RV, pending.sampled)}
+        for row, sequence in enumerate(pending.sampled):
+            assert sequence.sampling is not None
+            if sequence.sampling.wants_hidden_state:
+                chosen[sequence.sequence_id] = _with_hidden(chosen[sequence.sequence_id], hidden_RH[row])
+        nothing = (SequenceOutput(sequence_id=s.sequence_id) for s in pending.batch.sequences)
+        return StepResult(outputs=tuple(chosen.get(empty.sequence_id, empty) for empty in nothing))
+
+
+def _with_hidden(output: SequenceOutput, hidden_H: torch.Tensor) -> SequenceOutput:
+    return SequenceOutput(
+        sequence_id=output.sequence_id,
+        token_ids=output.token_ids,
+        logprobs=output.logprobs,
+        hidden_state=tuple(hidden_H.float().tolist()),
+        failure=output.failure,
+    )

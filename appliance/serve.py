@@ -1,0 +1,141 @@
+"""The composition root: settings -> address -> HTTP server -> model -> engine. Alone knows everything.
+
+The address is taken and `/health` answers before torch is imported; the model loads in a thread of its own.
+"""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from appliance import paths
+from appliance.catalog import Catalog, ModelFile
+from appliance.config import Settings
+from appliance.download.pull import ensure_model
+from appliance.download.store import ModelStore
+from appliance.download.workspace import PullPhase, PullProgress
+from appliance.errors import ApplianceError
+from appliance.model_pool import ModelPool
+from appliance.server.app import create_app
+from appliance.server.appliance_state import ApplianceState, ServerLimits
+from appliance.server.http_server import HttpServer
+from appliance.server.listener import bind
+from appliance.server.security import check_exposure
+
+# Ctrl-C: running answers may finish for so long.
+DRAIN_S = 5.0
+logger = logging.getLogger(__name__)
+
+
+class Appliance:
+    """One running appliance. Made by `open_appliance`; also what the dashboard's quit keys act on."""
+
+    def __init__(self, settings: Settings, state: ApplianceState, http_server: HttpServer) -> None:
+        self._settings = settings
+        self._state = state
+        self._http = http_server
+        self._drained = threading.Event()
+        self._drain_lock = threading.Lock()
+        self._drain_thread: threading.Thread | None = None
+        self.failure: ApplianceError | None = None
+        self.loaded = threading.Event()  # set once loading ended, well or not
+
+    @property
+    def url(self) -> str:
+        return self._http.url
+
+    @property
+    def model_id(self) -> str | None:
+        model = self._state.first_model()
+        return model.model_id if model else None
+
+    def start(self) -> None:
+        """Answer HTTP at once and load the model in the background."""
+        self._http.start()
+        threading.Thread(target=self._load, name="loader", daemon=True).start()
+
+    def drain(self) -> None:
+        """Take no new requests, let running ones finish for DRAIN_S, then end. Returns at once."""
+        with self._drain_lock:
+            if self._drain_thread is None:
+                self._drain_thread = threading.Thread(target=self._drain, name="drain", daemon=True)
+                self._drain_thread.start()
+
+    def is_drained(self) -> bool:
+        return self._drained.is_set()
+
+    def wait_drained(self, timeout_s: float) -> bool:
+        return self._drained.wait(timeout_s)
+
+    def stop(self) -> None:
+        """End everything now."""
+        self._http.stop(0.0)
+        self._drained.set()
+
+    def _drain(self) -> None:
+        logger.info(
+            "stopping: running answers have %.0f s to finish; interrupt again to stop at once", DRAIN_S
+        )
+        self._http.stop(DRAIN_S)
+        self._state.pool.close()
+        self._drained.set()
+
+    def _load(self) -> None:
+        try:
+            self._load_into_pool()
+        except ApplianceError as error:
+            self._fail(error)
+        except Exception as error:  # the outermost frame of this thread: nobody else would say it
+            logger.exception("loading failed")
+            self._fail(ApplianceError(f"loading failed: {type(error).__name__}: {error}"))
+        finally:
+            self.loaded.set()
+
+    def _load_into_pool(self) -> None:
+        state, settings = self._state, self._settings
+        state.enter("loading", f"looking for {settings.model}")
+        # Torch takes longest, and Python's import needs nobody's lock: begin before the file is at hand.
+        from appliance.loader import load_model
+
+        found = find_model(settings, lambda text, share: state.enter("loading", text, progress=share))
+        model = load_model(settings, found, self._report_loading)
+        state.pool.add(model)
+        state.enter("ready")
+
+    def _report_loading(self, text: str, share: float | None) -> None:
+        phase = "warming" if text.startswith("warming") else "loading"
+        self._state.enter(phase, text, progress=share)  # type: ignore[arg-type]
+
+    def _fail(self, error: ApplianceError) -> None:
+        self.failure = error
+        logger.error("%s", error.message)
+        self._state.enter("failed", error.message)
+
+
+def open_appliance(settings: Settings) -> Appliance:
+    """Take the address and build an appliance on it. Raises PortTaken or BadSetting before anything loads."""
+    check_exposure(settings.host, settings.api_key)
+    listener: socket.socket = bind(settings.host, settings.port)
+    state = ApplianceState(pool=ModelPool(), limits=ServerLimits.from_settings(settings))
+    app = create_app(state, api_key=settings.api_key)
+    return Appliance(settings, state, HttpServer(app, listener, state=state))
+
+
+def find_model(settings: Settings, report: Callable[[str, float | None], None]) -> ModelFile:
+    """Find or fetch the model that the settings name. Raises what `ensure_model` raises."""
+
+    def tell(progress: PullProgress) -> None:
+        share = progress.done_bytes / progress.total_bytes if progress.total_bytes else None
+        if progress.phase is not PullPhase.INSTALLED:
+            report(f"{progress.phase} {progress.model_id} {progress.source}".strip(), share)
+
+    store = ModelStore(paths.models_dir(settings.models_dir))
+    return ensure_model(settings.model, Catalog.load(), store, tell)
+
+
+def stop_at_once(exit_code: int) -> NoReturn:
+    """End the process without waiting for threads."""
+    logging.shutdown()
+    os._exit(exit_code)

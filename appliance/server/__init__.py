@@ -1,0 +1,1 @@
+"""The HTTP surface. Loads no torch."""

@@ -1,0 +1,178 @@
+"""Sends one request's texts to its client, as a stream or whole. Knows ASGI; knows no protocol's JSON.
+
+A client that goes away ends its sequences at once, in both modes. A status is sent only when there is
+something to say, so an error that comes before the first token still is a proper HTTP error.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from litestar.enums import ScopeType
+from litestar.types import HTTPScope, Receive, Scope, Send
+
+from appliance.errors import ApplianceError
+from appliance.observe.request_log import log_finished
+from appliance.server.appliance_state import ApplianceState
+from appliance.server.generation import GenerationGroup, TextDelta, TextEnd, TextEvent, TokenUsage
+from appliance.server.output_text import TokenDetail
+from appliance.server.stream_writer import StreamWriter, send_json, wait_until_gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedText:
+    """One whole choice."""
+
+    text: str
+    tokens: tuple[TokenDetail, ...]
+    end: TextEnd
+
+
+class AnswerFormat(Protocol):
+    """One protocol's way to write an answer."""
+
+    def encode(self, event: TextEvent) -> bytes:
+        """Return the server-sent events for one event of a stream."""
+
+    def close(self, usage: TokenUsage) -> bytes:
+        """Return the last server-sent events of a stream that went well."""
+
+    def encode_error(self, error: ApplianceError) -> bytes:
+        """Return the last server-sent event of a stream that did not."""
+
+    def encode_whole(self, choices: list[FinishedText], usage: TokenUsage) -> bytes:
+        """Return the body of an answer that is not streamed."""
+
+
+class Answer:
+    """An ASGI application that gives one request's answer."""
+
+    def __init__(
+        self,
+        group: GenerationGroup,
+        answer_format: AnswerFormat,
+        *,
+        state: ApplianceState,
+        request_id: str,
+        model_id: str,
+        is_streamed: bool,
+    ) -> None:
+        self._group = group
+        self._format = answer_format
+        self._state = state
+        self._request_id = request_id
+        self._model_id = model_id
+        self._is_streamed = is_streamed
+        self._is_client_gone = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == ScopeType.HTTP
+        self._state.generation_started(self._group)
+        watcher = asyncio.create_task(wait_until_gone(receive))
+        watcher.add_done_callback(self._on_client_gone)
+        try:
+            if self._is_streamed:
+                await self._stream(scope, send)
+            else:
+                await self._send_whole(send)
+        finally:
+            watcher.remove_done_callback(self._on_client_gone)
+            watcher.cancel()
+            self._group.close()
+            self._state.generation_ended(self._group)
+            log_finished(
+                self._request_id,
+                self._model_id,
+                usage=self._group.usage,
+                ttft_s=self._group.ttft_s,
+                tpot_s=self._group.tpot_s,
+                reason=self._reason(),
+            )
+
+    def _on_client_gone(self, _: "asyncio.Task[None]") -> None:
+        self._is_client_gone = True
+        self._group.cancel()
+        self._group.nudge()
+
+    def _reason(self) -> str:
+        if self._is_client_gone:
+            return "client gone"
+        return ",".join(end.reason.value for end in self._group.ends) or "failed"
+
+    async def _send_whole(self, send: Send) -> None:
+        deltas: list[TextDelta] = []
+        while not self._group.is_done:
+            events = await self._group.read()
+            if self._is_client_gone:
+                return
+            self._group.sent(events)
+            _raise_bad_end(events)
+            deltas += [event for event in events if isinstance(event, TextDelta)]
+        choices = [_joined(deltas, end) for end in sorted(self._group.ends, key=lambda end: end.index)]
+        await send_json(send, self._format.encode_whole(choices, self._group.usage))
+
+    async def _stream(self, scope: HTTPScope, send: Send) -> None:
+        events = await self._first_events()
+        if self._is_client_gone:
+            return
+        writer = StreamWriter(scope, send, self._state.limits, nudge=self._group.nudge)
+        try:
+            await writer.start()
+            await self._relay(events, writer)
+            await writer.end()
+        finally:
+            writer.close()
+
+    async def _first_events(self) -> list[TextEvent]:
+        """Wait for the first events, or the time of the first ping. Raises what ended a choice before."""
+        events: list[TextEvent] = []
+        try:
+            async with asyncio.timeout(self._state.limits.ping_interval_s):
+                while not events and not self._is_client_gone:
+                    events = await self._group.read()
+        except TimeoutError:
+            return []
+        if not self._is_client_gone:
+            _raise_bad_end(events[:1])
+        return events
+
+    async def _relay(self, events: list[TextEvent], writer: StreamWriter) -> None:
+        """Write events until the group is done, an error ends it, or the client is gone."""
+        while True:
+            error = _bad_end(events)
+            await self._write([e for e in events if not _bad_end([e])], error, writer)
+            if error is not None or self._group.is_done:
+                return
+            events = await self._group.read()
+            if self._is_client_gone:
+                return
+
+    async def _write(
+        self, events: list[TextEvent], error: ApplianceError | None, writer: StreamWriter
+    ) -> None:
+        parts = [self._format.encode(event) for event in events]
+        if error is not None:
+            parts.append(self._format.encode_error(error))
+        elif self._group.is_done:
+            parts.append(self._format.close(self._group.usage))
+        await writer.write(b"".join(parts))
+        self._group.sent(events)
+
+
+def _bad_end(events: list[TextEvent]) -> ApplianceError | None:
+    return next((event.error for event in events if isinstance(event, TextEnd) and event.error), None)
+
+
+def _raise_bad_end(events: list[TextEvent]) -> None:
+    error = _bad_end(events)
+    if error is not None:
+        raise error
+
+
+def _joined(deltas: list[TextDelta], end: TextEnd) -> FinishedText:
+    own = [delta for delta in deltas if delta.index == end.index]
+    return FinishedText(
+        text="".join(delta.text for delta in own),
+        tokens=tuple(token for delta in own for token in delta.tokens),
+        end=end,
+    )

@@ -1,0 +1,38 @@
+"""Builds the HTTP application: routes, error shapes, and the gate before them. Knows no sockets."""
+
+from litestar import Litestar
+from litestar.exceptions import HTTPException
+from litestar.types import ASGIApp
+
+from appliance.errors import ApplianceError
+from appliance.server.appliance_state import ApplianceState
+from appliance.server.error_responses import (
+    handle_appliance_error,
+    handle_client_gone,
+    handle_http_exception,
+    handle_unexpected,
+)
+from appliance.server.openai import openai_routes
+from appliance.server.request_body import ClientGone
+from appliance.server.security import Gate
+from appliance.server.snapshot import SnapshotSource
+from appliance.server.system import system_routes
+
+
+def create_app(
+    state: ApplianceState, *, api_key: str | None, snapshots: SnapshotSource | None = None
+) -> ASGIApp:
+    """Return the ASGI application. Without a key only loopback names are answered (`check_exposure`)."""
+    snapshots = snapshots or SnapshotSource(state)
+    app = Litestar(
+        route_handlers=[*system_routes(state, snapshots), *openai_routes(state)],
+        exception_handlers={
+            ApplianceError: handle_appliance_error,
+            HTTPException: handle_http_exception,
+            ClientGone: handle_client_gone,
+            Exception: handle_unexpected,
+        },
+        openapi_config=None,
+        logging_config=None,
+    )
+    return Gate(app, api_key=api_key)

@@ -1,0 +1,138 @@
+"""What the appliance is doing: its phase, its models, its limits. Knows no HTTP.
+
+The loader's thread moves the phase; the event loop reads it. Generations belong to the event loop alone.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from appliance.config import Settings
+from appliance.errors import NotReady
+from appliance.model_pool import ModelPool, ResidentModel
+from appliance.observe.latency import LatencyRecorder
+from appliance.server.schemas import Phase
+
+_LONGEST_NAME_ECHOED = 100  # characters of an unknown model's name in an error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What one client may ask of the server."""
+
+    deadline_s: float = 600.0  # longest wait in the engine's queue
+    max_body_bytes: int = 32 * 2**20
+    body_timeout_s: float = 30.0  # longest silence while a body is sent
+    ping_interval_s: float = 5.0  # a comment goes out where nothing else did
+    stall_timeout_s: float = 120.0  # a client that takes nothing for so long is cut off
+    max_choices: int = 128  # prompts times n
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> "ServerLimits":
+        return cls(deadline_s=settings.deadline)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStatus:
+    """Where start-up or shutdown stands. `progress` runs from 0 to 1 within the phase where it is known."""
+
+    phase: Phase
+    detail: str = ""
+    progress: float | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.phase == "ready"
+
+
+class Cancellable(Protocol):
+    """Work under way for a client."""
+
+    def cancel(self) -> None: ...
+
+
+class ApplianceState:
+    """The one place where the loader, the server and the shutdown meet."""
+
+    def __init__(
+        self,
+        *,
+        pool: ModelPool,
+        limits: ServerLimits | None = None,
+        latency: LatencyRecorder | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.pool = pool
+        self.limits = limits or ServerLimits()
+        self.latency = latency or LatencyRecorder()
+        self._clock = clock
+        self._started_s = clock()
+        self._lock = threading.Lock()
+        self._status = PhaseStatus(phase="starting")
+        self._generations: set[Cancellable] = set()
+
+    @property
+    def status(self) -> PhaseStatus:
+        with self._lock:
+            return self._status
+
+    @property
+    def uptime_s(self) -> float:
+        return self._clock() - self._started_s
+
+    @property
+    def is_closing(self) -> bool:
+        return self.status.phase == "draining"
+
+    def enter(self, phase: Phase, detail: str = "", *, progress: float | None = None) -> None:
+        """Move to a phase, or report progress within it. Any thread. Nothing follows draining."""
+        with self._lock:
+            if self._status.phase == "draining" and phase != "draining":
+                return
+            self._status = PhaseStatus(phase=phase, detail=detail, progress=progress)
+
+    def require_ready(self) -> None:
+        """Raise NotReady with the phase unless requests can be answered now."""
+        status = self.status
+        if not status.is_ready:
+            detail = f" ({status.detail})" if status.detail else ""
+            raise NotReady(f"the appliance is {status.phase}{detail}; try again when GET /health answers 200")
+
+    def model_for(self, name: str | None) -> ResidentModel:
+        """Return the model of that id; the first resident one where no name is given.
+
+        Raises NotReady, UnknownModel.
+        """
+        self.require_ready()
+        if name:
+            return self.resident_model(name)
+        model = self.first_model()
+        if model is None:
+            raise NotReady("no model is loaded; load one, then ask again")
+        return model
+
+    def resident_model(self, name: str) -> ResidentModel:
+        """Return the resident model of that id. Raises UnknownModel, which echoes some of the name."""
+        is_long = len(name) > _LONGEST_NAME_ECHOED
+        return self.pool.get(name[:_LONGEST_NAME_ECHOED] + "..." if is_long else name)
+
+    def first_model(self) -> ResidentModel | None:
+        models = self.pool.list()
+        return models[0] if models else None
+
+    def generation_started(self, generation: Cancellable) -> None:
+        self._generations.add(generation)
+
+    def generation_ended(self, generation: Cancellable) -> None:
+        self._generations.discard(generation)
+
+    @property
+    def num_generations(self) -> int:
+        return len(self._generations)
+
+    def cancel_generations(self) -> None:
+        """End every answer under way; their clients get an error event. Event loop only."""
+        for generation in tuple(self._generations):
+            generation.cancel()

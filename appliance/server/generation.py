@@ -1,0 +1,279 @@
+"""Turns engine tokens into text for one request, in any protocol. Knows no JSON and no sockets.
+
+A request may want several texts (choices); each is one engine sequence, and all arrive as one list of
+events in the order of their making.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from appliance.engine.batch import FailureKind, StepFailure
+from appliance.engine.sequence import FinishReason, SamplingParams
+from appliance.engine.stream import FinishEvent, TokenEvent, TokenStream
+from appliance.errors import ApplianceError, DeadlinePassed, GenerationFailed, NotReady, PromptTooLong
+from appliance.model_pool import ResidentModel
+from appliance.observe.latency import LatencyRecorder, SequenceTiming
+from appliance.server.error_responses import unexpected_error
+from appliance.server.output_text import OutputText, TokenDetail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One text to make."""
+
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """More text of one choice. `tokens` is empty unless log-probabilities were asked for."""
+
+    index: int
+    text: str
+    tokens: tuple[TokenDetail, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextEnd:
+    """The end of one choice; `error` where it is no good end."""
+
+    index: int
+    reason: FinishReason
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_prefix_hit_tokens: int
+    error: ApplianceError | None = None
+
+
+TextEvent = TextDelta | TextEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenUsage:
+    """Tokens over all choices; a prompt counts once however many choices it has."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_prefix_hit_tokens: int
+
+
+class Generation:
+    """One choice: reads its token stream, yields text as soon as it is certain."""
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        stream: TokenStream,
+        text: OutputText,
+        timing: SequenceTiming,
+        deadline_s: float | None,
+    ) -> None:
+        self.index = index
+        self.timing = timing
+        self._stream = stream
+        self._text = text
+        self._deadline_s = deadline_s
+        self._num_output_tokens = 0
+
+    def cancel(self) -> None:
+        self._stream.cancel()
+
+    async def events(self) -> AsyncIterator[TextEvent]:
+        async for event in self._stream:
+            if isinstance(event, FinishEvent):
+                for delta in self._rest():
+                    yield delta
+                yield self._end(event)
+            elif not self._text.is_stopped:
+                self.timing.tokens_arrived(len(event.token_ids))
+                for delta in self._deltas(event):
+                    yield delta
+
+    def _deltas(self, event: TokenEvent) -> list[TextDelta]:
+        """One delta a token that shows; a stop string ends the sequence and drops what came after it."""
+        deltas = []
+        shown = event.visible_token_ids
+        self._num_output_tokens += len(event.token_ids) - len(shown)
+        for place, token_id in enumerate(shown):
+            self._num_output_tokens += 1
+            text, details = self._text.push(token_id, event.logprobs[place] if event.logprobs else None)
+            if text or details:
+                deltas.append(TextDelta(index=self.index, text=text, tokens=details))
+            if self._text.is_stopped:
+                self._stream.cancel(FinishReason.STOP)
+                break
+        return deltas
+
+    def _rest(self) -> list[TextDelta]:
+        text, details = self._text.flush()
+        return [TextDelta(index=self.index, text=text, tokens=details)] if text or details else []
+
+    def _end(self, finish: FinishEvent) -> TextEnd:
+        self.timing.finished(queue_s=finish.queue_s)
+        reason = FinishReason.STOP if self._text.is_stopped else finish.reason
+        return TextEnd(
+            index=self.index,
+            reason=reason,
+            num_prompt_tokens=finish.num_prompt_tokens,
+            num_output_tokens=self._num_output_tokens,
+            num_prefix_hit_tokens=finish.num_prefix_hit_tokens,
+            error=_error_of(reason, finish, self._deadline_s),
+        )
+
+
+def _error_of(reason: FinishReason, finish: FinishEvent, deadline_s: float | None) -> ApplianceError | None:
+    match reason:
+        case FinishReason.ERROR:
+            return GenerationFailed(f"the answer failed: {_cause_of(finish.failure)}; other answers go on")
+        case FinishReason.DEADLINE:
+            return DeadlinePassed(waited_s=finish.queue_s, deadline_s=deadline_s or finish.queue_s)
+        case FinishReason.ABORT:
+            return NotReady("the answer was ended because the appliance is stopping; ask again later")
+        case _:
+            return None
+
+
+def _cause_of(failure: StepFailure | None) -> str:
+    """A step that raised may tell of files and addresses: that stays in the log."""
+    if failure is None or failure.kind is FailureKind.RUNNER:
+        return "a step of the model failed, which the log shows"
+    return failure.message
+
+
+class GenerationGroup:
+    """All choices of one request, started together; owned by the event loop."""
+
+    def __init__(self, generations: Sequence[Generation], *, num_per_prompt: int) -> None:
+        self._generations = tuple(generations)
+        self._num_per_prompt = num_per_prompt
+        self._ends: list[TextEnd] = []
+        self._ready: list[TextEvent] = []
+        self._wake = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._run(generation)) for generation in self._generations]
+
+    @property
+    def size(self) -> int:
+        return len(self._generations)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every choice ended and every event was read."""
+        return len(self._ends) == self.size and not self._ready
+
+    @property
+    def ttft_s(self) -> float | None:
+        return self._generations[0].timing.ttft_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        return self._generations[0].timing.tpot_s
+
+    @property
+    def ends(self) -> tuple[TextEnd, ...]:
+        return tuple(self._ends)
+
+    @property
+    def usage(self) -> TokenUsage:
+        firsts = [end for end in self._ends if end.index % self._num_per_prompt == 0]
+        return TokenUsage(
+            num_prompt_tokens=sum(end.num_prompt_tokens for end in firsts),
+            num_output_tokens=sum(end.num_output_tokens for end in self._ends),
+            num_prefix_hit_tokens=sum(end.num_prefix_hit_tokens for end in firsts),
+        )
+
+    async def read(self) -> list[TextEvent]:
+        """Wait for events and return all that are ready; none after a `nudge`."""
+        await self._wake.wait()
+        self._wake.clear()
+        ready, self._ready = self._ready, []
+        return ready
+
+    def nudge(self) -> None:
+        """Let a waiting `read` return."""
+        self._wake.set()
+
+    def sent(self, events: Sequence[TextEvent]) -> None:
+        """Note that these were handed to the socket (or, for an answer sent whole, could have been)."""
+        for event in events:
+            if isinstance(event, TextDelta):
+                self._generations[event.index].timing.first_token_out()
+
+    def cancel(self) -> None:
+        """End every sequence; their end events still come."""
+        for generation in self._generations:
+            generation.cancel()
+
+    def close(self) -> None:
+        """End what still runs; nothing more is read."""
+        if len(self._ends) < self.size:
+            self.cancel()
+            for task in self._tasks:
+                task.cancel()
+
+    async def _run(self, generation: Generation) -> None:
+        try:
+            async for event in generation.events():
+                self._add(event)
+        except Exception as error:  # the outermost loop of one choice: the request must learn of it
+            generation.cancel()
+            self._add(_failed_end(generation.index, unexpected_error(error)))
+
+    def _add(self, event: TextEvent) -> None:
+        if isinstance(event, TextEnd):
+            self._ends.append(event)
+        self._ready.append(event)
+        self._wake.set()
+
+
+def _failed_end(index: int, error: ApplianceError) -> TextEnd:
+    return TextEnd(
+        index=index,
+        reason=FinishReason.ERROR,
+        num_prompt_tokens=0,
+        num_output_tokens=0,
+        num_prefix_hit_tokens=0,
+        error=error,
+    )
+
+
+def start_generations(
+    model: ResidentModel,
+    requests: Sequence[GenerationRequest],
+    *,
+    num_per_prompt: int,
+    latency: LatencyRecorder,
+    received_s: float,
+    deadline_s: float | None,
+    prompt_field: str,
+) -> GenerationGroup:
+    """Submit every request to the model's engine, or none of them.
+
+    `received_s` is when the request's last byte came in, on the recorder's clock. `prompt_field` is what
+    the protocol calls the prompt. Raises what `Engine.submit` raises: InvalidRequest, QueueFull, NotReady.
+    """
+    streams: list[TokenStream] = []
+    try:
+        for request in requests:
+            stream = model.engine.submit(request.prompt_token_ids, request.params, deadline_s=deadline_s)
+            streams.append(stream)
+    except ApplianceError as error:
+        for stream in streams:
+            stream.cancel()
+        if isinstance(error, PromptTooLong) or error.param == "messages":
+            error.param = prompt_field
+        raise
+    generations = [
+        Generation(
+            index=index,
+            stream=stream,
+            text=OutputText(model.tokenizer, request.stop),
+            timing=SequenceTiming(latency, received_s=received_s),
+            deadline_s=deadline_s,
+        )
+        for index, (request, stream) in enumerate(zip(requests, streams, strict=True))
+    ]
+    return GenerationGroup(generations, num_per_prompt=num_per_prompt)

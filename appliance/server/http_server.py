@@ -1,0 +1,169 @@
+"""Runs the HTTP application on a bound socket, in a thread and event loop of its own. Knows no routes.
+
+uvicorn does the work. What it lacks is here: a limit on half-sent headers, JSON for unreadable requests, a
+way to cut a stalled client, and a shutdown that ends long answers in words rather than mid-air.
+"""
+
+import asyncio
+import importlib
+import logging
+import socket
+import threading
+import time
+from asyncio import TimerHandle, Transport
+from collections.abc import Callable
+
+import uvicorn
+from litestar.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from appliance.server.appliance_state import ApplianceState
+from appliance.server.error_responses import encode_error
+from appliance.server.listener import SERVER_NAME, url_of
+from appliance.server.stream_writer import ABORT_KEY
+
+_HEADER_TIMEOUT_S = 20.0
+_KEEP_ALIVE_S = 75
+# Most systems allow a process 1,024 open files; model, log and engine files need some.
+_MAX_CONNECTIONS = 900
+# Of a stop's grace, kept for the last words of answers that did not finish in time.
+_LAST_WORDS_S = 0.5
+_POLL_S = 0.02
+_log = logging.getLogger(__name__)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it exists (not on Windows), else the standard loop."""
+    try:
+        return importlib.import_module("uvloop").new_event_loop  # type: ignore[no-any-return]  # no types
+    except ImportError:
+        return None
+
+
+class Connection(HttpToolsProtocol):
+    """One client's connection."""
+
+    _header_timer: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._headers_came()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._expect_headers()
+        self.scope["state"][ABORT_KEY] = self.transport.abort
+
+    def on_headers_complete(self) -> None:
+        self._headers_came()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        body = encode_error(400, f"{msg.rstrip('.').lower()}; send HTTP/1.1", code="invalid_http")
+        head = (
+            f"HTTP/1.1 400 Bad Request\r\nserver: {SERVER_NAME}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _expect_headers(self) -> None:
+        self._headers_came()
+        self._header_timer = self.loop.call_later(_HEADER_TIMEOUT_S, self.transport.abort)
+
+    def _headers_came(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server with our way to stop."""
+
+    def __init__(self, config: uvicorn.Config, state: ApplianceState) -> None:
+        super().__init__(config)
+        self.has_started = threading.Event()
+        self._state = state
+        self._stop_by_s = float("inf")  # monotonic clock
+
+    def stop_by(self, moment_s: float) -> None:
+        self._stop_by_s = min(self._stop_by_s, moment_s)
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.has_started.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Refuse newcomers, let answers finish, then end them in words, then cut."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        if await self._is_quiet(spare_s=_LAST_WORDS_S):
+            return
+        self._state.cancel_generations()
+        if await self._is_quiet():
+            return
+        _log.warning("cutting %d connections that did not end in time", len(self.server_state.connections))
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(2 * _POLL_S)  # lets the answers see it and free their sequences
+
+    async def _is_quiet(self, *, spare_s: float = 0.0) -> bool:
+        """Wait until nothing is under way; False if the time to stop, less `spare_s`, comes first."""
+        while self.server_state.connections or self.server_state.tasks:
+            if time.monotonic() >= self._stop_by_s - spare_s:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
+
+
+class HttpServer:
+    """The running server. Start it once; stop it from any thread."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket, *, state: ApplianceState) -> None:
+        self.url = url_of(listener)
+        self._listener = listener
+        self._state = state
+        self._config = uvicorn.Config(
+            app,
+            http=Connection,
+            loop="none",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level=logging.WARNING,
+            access_log=False,
+            server_header=False,
+            headers=[("server", SERVER_NAME)],
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            limit_concurrency=_MAX_CONNECTIONS,
+        )
+        self._server = _Server(self._config, state)
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+
+    def start(self) -> None:
+        """Return when requests are answered."""
+        self._thread.start()
+        while not self._server.has_started.wait(_POLL_S):
+            if not self._thread.is_alive():
+                raise RuntimeError("the HTTP server ended while it started; its log line says why")
+
+    def stop(self, grace_s: float) -> None:
+        """Enter draining, give answers `grace_s` seconds, and end. A second call may shorten that."""
+        self._state.enter("draining")
+        self._server.stop_by(time.monotonic() + grace_s)
+        if self._thread.is_alive():
+            self._thread.join()
+        self._listener.close()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._server.serve(sockets=[self._listener]))

@@ -1,0 +1,117 @@
+"""Takes the address before anything is loaded; says who has it when somebody does. Knows no routes."""
+
+import errno
+import http.client
+import ipaddress
+import socket
+import sys
+from contextlib import closing
+
+import psutil
+
+from appliance.errors import BadSetting, PortTaken
+
+SERVER_NAME = "inference-appliance"  # our Server header
+_Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+_BACKLOG = 512
+_PROBE_TIMEOUT_S = 1.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 takes a free one.
+
+    It listens at once: until then the system would let another process take the same address. Raises
+    PortTaken, BadSetting.
+    """
+    family, address = _resolve(host, port)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        _allow_quick_restart(listener)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _explain(error, host, port) from error
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """The address that a client on this machine uses."""
+    host, port = listener.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = "::1" if listener.family == socket.AF_INET6 else "127.0.0.1"
+    return f"http://{_in_url(host)}:{port}"
+
+
+def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, _Address]:
+    name = host.strip().removeprefix("[").removesuffix("]")
+    try:
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        raise BadSetting(f"--host {host} is no address of this machine: {error}", param="host") from error
+    # A name such as localhost may mean both; clients that know one know version 4.
+    family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+    return family, address
+
+
+def _allow_quick_restart(listener: socket.socket) -> None:
+    """Closed connections of the last run must not hold the port; on Windows this option means theft."""
+    if sys.platform == "win32":
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+    else:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+
+def _explain(error: OSError, host: str, port: int) -> PortTaken | BadSetting:
+    if error.errno == errno.EADDRINUSE:
+        return _port_taken(host, port)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return BadSetting(
+            f"--port {port} may not be used by this user; choose one from 1024 on", param="port"
+        )
+    return BadSetting(f"--host {host} cannot be listened on: {error.strerror}", param="host")
+
+
+def _port_taken(host: str, port: int) -> PortTaken:
+    owner = _owner_of(port)
+    by = f" by {owner}" if owner else ""
+    url = f"http://{_in_url(_reachable(host))}:{port}"
+    if is_appliance(_reachable(host), port):
+        return PortTaken(
+            f"{host}:{port} is taken{by}, and an appliance answers there; "
+            f"watch it with `appliance dashboard --url {url}`, or start this one with another --port",
+            appliance_url=url,
+        )
+    return PortTaken(f"{host}:{port} is taken{by}; stop that program, or choose another --port (0: any free)")
+
+
+def is_appliance(host: str, port: int) -> bool:
+    """Whether an appliance answers there, ready or not."""
+    with closing(http.client.HTTPConnection(host, port, timeout=_PROBE_TIMEOUT_S)) as connection:
+        try:
+            connection.request("GET", "/health")
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException):
+            return False
+        return (response.getheader("server") or "").startswith(SERVER_NAME)
+
+
+def _owner_of(port: int) -> str | None:
+    """Name and id of the process that listens on a port, where this user may know."""
+    try:
+        connections = psutil.net_connections(kind="tcp")
+        pids = [c.pid for c in connections if c.status == psutil.CONN_LISTEN and c.laddr[1:2] == (port,)]
+        pid = next((pid for pid in pids if pid), None)
+        return None if pid is None else f"{psutil.Process(pid).name()} (process {pid})"
+    except (psutil.Error, OSError):
+        return None
+
+
+def _reachable(host: str) -> str:
+    name = host.strip().removeprefix("[").removesuffix("]")
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)  # noqa: S104  # compared, not bound
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,175 @@
+"""OpenAI's routes: models, chat and text completions. Decodes, checks and starts; knows no sockets."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.types import ASGIApp
+
+from appliance.engine.sequence import SamplingParams
+from appliance.model_pool import ResidentModel
+from appliance.server.answers import Answer, AnswerFormat
+from appliance.server.appliance_state import ApplianceState
+from appliance.server.error_responses import json_response
+from appliance.server.generation import GenerationGroup, GenerationRequest, start_generations
+from appliance.server.openai_formats import AnswerIdentity, ChatFormat, CompletionFormat, new_identity
+from appliance.server.openai_logprobs import LogprobWriter
+from appliance.server.openai_params import (
+    chat_params,
+    completion_params,
+    for_choice,
+    num_choices,
+    stop_strings,
+    wants_usage,
+)
+from appliance.server.openai_prompts import completion_prompts, encode_chat, encode_prompts
+from appliance.server.openai_schemas import (
+    ChatRequest,
+    CompletionRequest,
+    ModelCard,
+    ModelList,
+    SamplingFields,
+)
+from appliance.server.request_body import BodyDecoder, read_body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A request as it came in: for which model, when, and what its prompt field is called."""
+
+    model: ResidentModel
+    received_s: float
+    prompt_field: str
+
+
+class OpenAI:
+    """Serves both completion endpoints. Holds what outlives a request: the decoders and the state."""
+
+    def __init__(self, state: ApplianceState) -> None:
+        self._state = state
+        self._chat_decoder = BodyDecoder(ChatRequest)
+        self._completion_decoder = BodyDecoder(CompletionRequest)
+
+    async def chat(self, request: Request[Any, Any, Any]) -> ASGIApp:
+        """Answer `POST /v1/chat/completions`."""
+        body = await read_body(request.scope, request.receive, self._state.limits)
+        received_s = self._state.latency.clock()
+        wanted = self._chat_decoder.decode(body)
+        model = self._state.model_for(wanted.model)
+        params = chat_params(wanted, model.tokenizer.stop_token_ids)
+        num_per_prompt = num_choices(wanted, num_prompts=1, limit=self._state.limits.max_choices)
+        stop = stop_strings(wanted)
+        prompt = await encode_chat(model, wanted)
+        identity = _identity("chatcmpl", model, wanted)
+        answer_format = ChatFormat(identity, _logprob_writer(model, params))
+        arrival = Arrival(model=model, received_s=received_s, prompt_field="messages")
+        group = self._start(arrival, _requests([prompt], num_per_prompt, params, stop), num_per_prompt)
+        return self._answer(group, answer_format, identity, is_streamed=bool(wanted.stream))
+
+    async def complete(self, request: Request[Any, Any, Any]) -> ASGIApp:
+        """Answer `POST /v1/completions`: choices are ordered by prompt, then by choice."""
+        body = await read_body(request.scope, request.receive, self._state.limits)
+        received_s = self._state.latency.clock()
+        wanted = self._completion_decoder.decode(body)
+        model = self._state.model_for(wanted.model)
+        params = completion_params(wanted, model.tokenizer.stop_token_ids)
+        given = completion_prompts(wanted.prompt)
+        num_per_prompt = num_choices(wanted, num_prompts=len(given), limit=self._state.limits.max_choices)
+        stop = stop_strings(wanted)
+        prompts = await encode_prompts(model, given)
+        identity = _identity("cmpl", model, wanted)
+        prompt_chars = tuple(_num_chars(model, prompt) for prompt in given for _ in range(num_per_prompt))
+        answer_format = CompletionFormat(identity, _logprob_writer(model, params), prompt_chars)
+        arrival = Arrival(model=model, received_s=received_s, prompt_field="prompt")
+        group = self._start(arrival, _requests(prompts, num_per_prompt, params, stop), num_per_prompt)
+        return self._answer(group, answer_format, identity, is_streamed=bool(wanted.stream))
+
+    def _start(
+        self, arrival: Arrival, requests: Sequence[GenerationRequest], num_per_prompt: int
+    ) -> GenerationGroup:
+        return start_generations(
+            arrival.model,
+            requests,
+            num_per_prompt=num_per_prompt,
+            latency=self._state.latency,
+            received_s=arrival.received_s,
+            deadline_s=self._state.limits.deadline_s,
+            prompt_field=arrival.prompt_field,
+        )
+
+    def _answer(
+        self,
+        group: GenerationGroup,
+        answer_format: AnswerFormat,
+        identity: AnswerIdentity,
+        *,
+        is_streamed: bool,
+    ) -> ASGIApp:
+        return Answer(
+            group,
+            answer_format,
+            state=self._state,
+            request_id=identity.request_id,
+            model_id=identity.model_id,
+            is_streamed=is_streamed,
+        )
+
+
+def openai_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
+    """The handlers of `/v1/`."""
+    api = OpenAI(state)
+
+    @post("/v1/chat/completions", status_code=200)
+    async def create_chat_completion(request: Request[Any, Any, Any]) -> ASGIApp:
+        return await api.chat(request)
+
+    @post("/v1/completions", status_code=200)
+    async def create_completion(request: Request[Any, Any, Any]) -> ASGIApp:
+        return await api.complete(request)
+
+    @get("/v1/models", sync_to_thread=False)
+    def list_models() -> Response[bytes]:
+        cards = [_card(model) for model in state.pool.list()]
+        return json_response(msgspec.json.encode(ModelList(data=cards)))
+
+    @get("/v1/models/{model_id:path}", sync_to_thread=False)
+    def get_model(request: Request[Any, Any, Any]) -> Response[bytes]:
+        # A path parameter keeps the slashes that a model's name may hold, and a leading one of its own.
+        name = str(request.path_params["model_id"]).removeprefix("/")
+        card = _card(state.resident_model(name))
+        return json_response(msgspec.json.encode(card))
+
+    return [create_chat_completion, create_completion, list_models, get_model]
+
+
+def _requests(
+    prompts: Sequence[list[int]], num_per_prompt: int, params: SamplingParams, stop: tuple[str, ...]
+) -> list[GenerationRequest]:
+    return [
+        GenerationRequest(prompt_token_ids=prompt, params=for_choice(params, choice), stop=stop)
+        for prompt in prompts
+        for choice in range(num_per_prompt)
+    ]
+
+
+def _identity(prefix: str, model: ResidentModel, wanted: SamplingFields) -> AnswerIdentity:
+    request_id = f"{prefix}-{uuid.uuid4().hex}"
+    return new_identity(request_id, model.model_id, wants_usage=wants_usage(wanted))
+
+
+def _logprob_writer(model: ResidentModel, params: SamplingParams) -> LogprobWriter | None:
+    if params.num_logprobs is None:
+        return None
+    return LogprobWriter(model.tokenizer, params.num_logprobs)
+
+
+def _num_chars(model: ResidentModel, prompt: str | list[int]) -> int:
+    return len(prompt) if isinstance(prompt, str) else len(model.tokenizer.decode(prompt))
+
+
+def _card(model: ResidentModel) -> ModelCard:
+    return ModelCard(id=model.model_id, created=model.created, max_model_len=model.facts.context_length)

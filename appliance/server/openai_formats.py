@@ -1,0 +1,182 @@
+"""Writes answers as OpenAI's chat and text completions, whole or in chunks. Knows JSON; knows no engine."""
+
+import time
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from appliance.errors import ApplianceError
+from appliance.server.answers import FinishedText
+from appliance.server.error_responses import error_json
+from appliance.server.generation import TextDelta, TextEvent, TokenUsage
+from appliance.server.openai_logprobs import LogprobWriter
+from appliance.server.openai_schemas import (
+    AnswerMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    Delta,
+    PromptTokensDetails,
+    Usage,
+)
+
+DONE = b"data: [DONE]\n\n"
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerIdentity:
+    """What every chunk of an answer repeats."""
+
+    request_id: str
+    model_id: str
+    created: int
+    wants_usage: bool  # of a stream
+
+    @property
+    def usage_placeholder(self) -> UnsetType | None:
+        """Where usage was asked for, every chunk but the last says null."""
+        return None if self.wants_usage else UNSET
+
+
+def new_identity(request_id: str, model_id: str, *, wants_usage: bool) -> AnswerIdentity:
+    return AnswerIdentity(
+        request_id=request_id, model_id=model_id, created=int(time.time()), wants_usage=wants_usage
+    )
+
+
+class ChatFormat:
+    """`chat.completion` and `chat.completion.chunk`. The role comes in each choice's first chunk alone."""
+
+    def __init__(self, identity: AnswerIdentity, logprobs: LogprobWriter | None) -> None:
+        self._identity = identity
+        self._logprobs = logprobs
+        self._begun: set[int] = set()
+
+    def encode(self, event: TextEvent) -> bytes:
+        opening = b""
+        if event.index not in self._begun:
+            self._begun.add(event.index)
+            opening = self._chunk(
+                ChatChunkChoice(index=event.index, delta=Delta(role="assistant", content=""))
+            )
+        return opening + self._chunk(self._choice(event))
+
+    def close(self, usage: TokenUsage) -> bytes:
+        last = self._event((), usage_of(usage)) if self._identity.wants_usage else b""
+        return last + DONE
+
+    def encode_error(self, error: ApplianceError) -> bytes:
+        return sse_data(error_json(error))
+
+    def encode_whole(self, choices: list[FinishedText], usage: TokenUsage) -> bytes:
+        identity = self._identity
+        return _encode(
+            ChatCompletion(
+                id=identity.request_id,
+                created=identity.created,
+                model=identity.model_id,
+                choices=[self._whole_choice(choice) for choice in choices],
+                usage=usage_of(usage),
+            )
+        )
+
+    def _choice(self, event: TextEvent) -> ChatChunkChoice:
+        if not isinstance(event, TextDelta):
+            return ChatChunkChoice(index=event.index, delta=Delta(), finish_reason=event.reason.value)
+        logprobs = self._logprobs.chat(event.tokens) if self._logprobs else None
+        return ChatChunkChoice(index=event.index, delta=Delta(content=event.text), logprobs=logprobs)
+
+    def _whole_choice(self, choice: FinishedText) -> ChatChoice:
+        return ChatChoice(
+            index=choice.end.index,
+            message=AnswerMessage(content=choice.text),
+            logprobs=self._logprobs.chat(choice.tokens) if self._logprobs else None,
+            finish_reason=choice.end.reason.value,
+        )
+
+    def _chunk(self, choice: ChatChunkChoice) -> bytes:
+        return self._event((choice,), self._identity.usage_placeholder)
+
+    def _event(self, choices: tuple[ChatChunkChoice, ...], usage: Usage | UnsetType | None) -> bytes:
+        identity = self._identity
+        chunk = ChatChunk(
+            id=identity.request_id,
+            created=identity.created,
+            model=identity.model_id,
+            choices=choices,
+            usage=usage,
+        )
+        return sse_data(_encode(chunk))
+
+
+class CompletionFormat:
+    """`text_completion`, the same whole and in chunks. `prompt_chars` holds each choice's prompt length."""
+
+    def __init__(
+        self, identity: AnswerIdentity, logprobs: LogprobWriter | None, prompt_chars: tuple[int, ...]
+    ) -> None:
+        self._identity = identity
+        self._logprobs = logprobs
+        self._prompt_chars = prompt_chars
+
+    def encode(self, event: TextEvent) -> bytes:
+        if isinstance(event, TextDelta):
+            logprobs = self._choice_logprobs(event.index, event)
+            choice = CompletionChoice(index=event.index, text=event.text, logprobs=logprobs)
+        else:
+            choice = CompletionChoice(index=event.index, text="", finish_reason=event.reason.value)
+        return sse_data(self._body((choice,), self._identity.usage_placeholder))
+
+    def close(self, usage: TokenUsage) -> bytes:
+        last = sse_data(self._body((), usage_of(usage))) if self._identity.wants_usage else b""
+        return last + DONE
+
+    def encode_error(self, error: ApplianceError) -> bytes:
+        return sse_data(error_json(error))
+
+    def encode_whole(self, choices: list[FinishedText], usage: TokenUsage) -> bytes:
+        return self._body(tuple(self._whole_choice(choice) for choice in choices), usage_of(usage))
+
+    def _whole_choice(self, choice: FinishedText) -> CompletionChoice:
+        return CompletionChoice(
+            index=choice.end.index,
+            text=choice.text,
+            logprobs=self._choice_logprobs(choice.end.index, choice),
+            finish_reason=choice.end.reason.value,
+        )
+
+    def _choice_logprobs(self, index: int, text: TextDelta | FinishedText) -> CompletionLogprobs | None:
+        if self._logprobs is None:
+            return None
+        return self._logprobs.completion(text.tokens, prompt_chars=self._prompt_chars[index])
+
+    def _body(self, choices: tuple[CompletionChoice, ...], usage: Usage | UnsetType | None) -> bytes:
+        identity = self._identity
+        return _encode(
+            Completion(
+                id=identity.request_id,
+                created=identity.created,
+                model=identity.model_id,
+                choices=choices,
+                usage=usage,
+            )
+        )
+
+
+def sse_data(body: bytes) -> bytes:
+    return b"data: %b\n\n" % body
+
+
+def usage_of(usage: TokenUsage) -> Usage:
+    return Usage(
+        prompt_tokens=usage.num_prompt_tokens,
+        completion_tokens=usage.num_output_tokens,
+        total_tokens=usage.num_prompt_tokens + usage.num_output_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=usage.num_prefix_hit_tokens),
+    )

@@ -1,0 +1,118 @@
+"""The JSON of `/system/v1/`: what dashboards and scripts read. Kept apart from the clients' protocols."""
+
+from typing import Literal
+
+import msgspec
+
+Phase = Literal["starting", "loading", "warming", "ready", "draining", "failed"]
+
+
+class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Over the window's requests (TTFT, TPOT, queue) or gaps (ITL). Seconds; None where nothing was seen."""
+
+    count: int
+    p50_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
+
+
+class LatencySnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Rolling percentiles over the last `window_s` seconds."""
+
+    window_s: float
+    ttft: Percentiles
+    tpot: Percentiles
+    itl: Percentiles
+    queue: Percentiles
+
+
+class ModelSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The resident model."""
+
+    id: str
+    architecture: str
+    num_parameters: int
+    context_length: int
+    precision: str
+    kv_dtype: str
+    weights_bytes: int
+    backend: str
+    device: str
+    num_threads: int
+
+
+class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
+    running: int
+    waiting: int
+    finished: int
+    aborted: int
+    failed: int
+    rejected: int
+    preemptions: int
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """Rates over the last seconds; totals since the start."""
+
+    output_tokens_per_s: float
+    prompt_tokens_per_s: float
+    output_tokens: int
+    prompt_tokens: int
+    prefix_hit_tokens: int
+
+
+class KVSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The paged pool. used + cached + free = num_blocks."""
+
+    block_size: int
+    num_blocks: int
+    used_blocks: int
+    cached_blocks: int
+    free_blocks: int
+    pool_bytes: int
+
+
+class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes. The limit is the machine's or the cgroup's, whichever is lower."""
+
+    process_resident_bytes: int
+    available_bytes: int
+    limit_bytes: int
+
+
+class GpuSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    memory_used_bytes: int
+    memory_total_bytes: int
+    utilization_percent: float | None = None
+    temperature_c: float | None = None
+
+
+class LiveSequence(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    status: Literal["waiting", "running", "finished"]
+    age_s: float
+    prompt_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    output_tokens_per_s: float | None = None
+
+
+class SystemSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /system/v1/snapshot`, and each `data:` of `GET /system/v1/events`."""
+
+    version: str
+    pid: int
+    phase: Phase
+    phase_detail: str = ""
+    phase_progress: float | None = None  # 0 to 1 within the phase, where it is known
+    uptime_s: float
+    cpu_percent: float | None = None  # of this process; 100 is one core
+    model: ModelSnapshot | None = None
+    requests: RequestCounts | None = None
+    throughput: Throughput | None = None
+    latency: LatencySnapshot | None = None
+    kv: KVSnapshot | None = None
+    memory: MemorySnapshot | None = None
+    gpus: tuple[GpuSnapshot, ...] = ()
+    sequences: tuple[LiveSequence, ...] = ()

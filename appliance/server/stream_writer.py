@@ -1,0 +1,84 @@
+"""Writes one server-sent event stream to one client, however slow. Knows ASGI; knows no content."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from litestar.types import HTTPScope, Receive, Send
+
+from appliance.server.appliance_state import ServerLimits
+
+# Set in a scope's state by our server: a function that cuts the connection, unsent bytes and all.
+ABORT_KEY = "appliance_abort"
+PING = b": ping\n\n"
+_SSE_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_log = logging.getLogger(__name__)
+
+
+class StreamWriter:
+    """Writes one open event stream: keeps it alive when there is nothing to say, cuts it when it stalls.
+
+    `nudge` lets the stream's owner, who waits for events, come back with none; an empty write is a ping.
+    """
+
+    def __init__(
+        self, scope: HTTPScope, send: Send, limits: ServerLimits, *, nudge: Callable[[], None] = lambda: None
+    ) -> None:
+        self._scope = scope
+        self._send = send
+        self._limits = limits
+        self._nudge = nudge
+        self._sending_since_s: float | None = None
+        self._last_sent_s = float("-inf")
+        self._pulse = asyncio.create_task(self._watch())
+
+    async def start(self) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+
+    async def write(self, data: bytes) -> None:
+        """Send, waiting while the client's buffers are full. Nothing to send and a long silence: a ping."""
+        if not data:
+            if time.monotonic() - self._last_sent_s < 0.9 * self._limits.ping_interval_s:
+                return
+            data = PING
+        self._sending_since_s = time.monotonic()
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._sending_since_s, self._last_sent_s = None, time.monotonic()
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def close(self) -> None:
+        self._pulse.cancel()
+
+    async def _watch(self) -> None:
+        """One timer a stream, not one a token: the heap of timers stays small."""
+        while True:
+            await asyncio.sleep(self._limits.ping_interval_s)
+            since_s = self._sending_since_s
+            if since_s is None:
+                self._nudge()
+            elif time.monotonic() - since_s >= self._limits.stall_timeout_s:
+                self._cut()
+
+    def _cut(self) -> None:
+        abort = self._scope["state"].get(ABORT_KEY)
+        if abort is not None:
+            _log.info("a client took nothing for %g s and was cut off", self._limits.stall_timeout_s)
+            abort()
+
+
+async def wait_until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def send_json(send: Send, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

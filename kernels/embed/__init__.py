@@ -1,0 +1,1 @@
+"""See Ops in kernels/ops.py for the contract."""

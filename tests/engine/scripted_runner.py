@@ -1,0 +1,155 @@
+"""A runner without a model: the next token is a function of every token before it, read from a fake KV.
+
+The fake KV keeps, per slot, a digest of the whole history up to that token. Each step writes its slots and
+reads the whole context back through the block table, so a stale, shared or missing block, a wrong position
+or a lost token is found where it happens, and `solo` says what any sequence should have got.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+from appliance.engine.batch import (
+    Batch,
+    ScheduledSequence,
+    SequenceOutput,
+    StepFailure,
+    StepResult,
+    TokenLogprobs,
+)
+from appliance.engine.sequence import SamplingParams
+
+_MASK = 2**64 - 1
+_NUM_KEPT_BATCHES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedPending:
+    batch: Batch
+    result: StepResult
+
+
+class ScriptedRunner:
+    """Satisfies `Runner`. Give it the pool's shape; the rest may be changed between steps.
+
+    replies: fixed output tokens by output index (the last repeats) in place of the function of the history.
+    step_s, token_s: seconds that a step and each new token take, spent in `collect` by `sleep`.
+    fail: returns a StepFailure for the sequences that are to fail. error: raised by the next launches.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        vocab_size: int = 1000,
+        replies: SequenceOf[int] | None = None,
+        step_s: float = 0.0,
+        token_s: float = 0.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.block_size = block_size
+        self.vocab_size = vocab_size
+        self.replies = replies
+        self.step_s = step_s
+        self.token_s = token_s
+        self.fail: Callable[[ScheduledSequence], StepFailure | None] = lambda _: None
+        self.error: Exception | None = None
+        self.num_steps = 0
+        self.batches: deque[Batch] = deque(maxlen=_NUM_KEPT_BATCHES)
+        self._sleep = sleep
+        self._kv: list[int | None] = [None] * (num_blocks * block_size)
+
+    def launch(self, batch: Batch) -> ScriptedPending:
+        self.num_steps += 1
+        self.batches.append(batch)
+        if self.error is not None:
+            raise self.error
+        digests = [_digests(s.known_token_ids) for s in batch.sequences]
+        self._write(batch, digests)
+        outputs = tuple(self._output(s, d) for s, d in zip(batch.sequences, digests, strict=True))
+        return ScriptedPending(batch, StepResult(outputs=outputs))
+
+    def collect(self, pending: ScriptedPending) -> StepResult:
+        seconds = self.step_s + self.token_s * pending.batch.num_new_tokens
+        if seconds:
+            self._sleep(seconds)
+        return pending.result
+
+    def solo(self, prompt: SequenceOf[int], params: SamplingParams, *, limit: int) -> tuple[int, ...]:
+        """The output of `prompt` undisturbed, where `limit` is the most tokens, prompt included."""
+        known = list(prompt)
+        most = min(limit - len(prompt), limit if params.max_tokens is None else params.max_tokens)
+        for index in range(most):
+            known.append(self._choose(_digests(known)[-1], index, params))
+            if known[-1] in params.stop_token_ids:
+                break
+        return tuple(known[len(prompt) :])
+
+    def _write(self, batch: Batch, digests: list[list[int]]) -> None:
+        written: set[int] = set()
+        for scheduled, own_digests in zip(batch.sequences, digests, strict=True):
+            first = scheduled.num_computed_tokens
+            expected = tuple(scheduled.known_token_ids[first : first + scheduled.num_new_tokens])
+            assert scheduled.new_token_ids == expected, "the new tokens are not the next known ones"
+            for position in range(first, first + scheduled.num_new_tokens):
+                slot = self._slot(scheduled, position)
+                assert slot not in written, "two sequences write one slot"
+                written.add(slot)
+                self._kv[slot] = own_digests[position]
+
+    def _output(self, scheduled: ScheduledSequence, digests: list[int]) -> SequenceOutput:
+        failure = self.fail(scheduled)
+        if failure is not None:
+            return SequenceOutput(sequence_id=scheduled.sequence_id, failure=failure)
+        digest = self._read_back(scheduled, digests)
+        params = scheduled.sampling
+        if params is None:
+            return SequenceOutput(sequence_id=scheduled.sequence_id)
+        token_id = self._choose(digest, scheduled.num_output_tokens, params)
+        return SequenceOutput(
+            sequence_id=scheduled.sequence_id,
+            token_ids=(token_id,),
+            logprobs=None
+            if params.num_logprobs is None
+            else (self._logprobs(token_id, params.num_logprobs),),
+            hidden_state=(digest / 2**64, float(token_id)) if params.wants_hidden_state else None,
+        )
+
+    def _read_back(self, scheduled: ScheduledSequence, digests: list[int]) -> int:
+        """Check every token of the context through the block table; return the last digest."""
+        end = scheduled.num_computed_tokens + scheduled.num_new_tokens
+        for position in range(end):
+            found = self._kv[self._slot(scheduled, position)]
+            assert found == digests[position], (
+                f"position {position} of sequence {scheduled.sequence_id} holds another history"
+            )
+        return digests[end - 1]
+
+    def _slot(self, scheduled: ScheduledSequence, position: int) -> int:
+        block_id = scheduled.block_table[position // self.block_size]
+        return block_id * self.block_size + position % self.block_size
+
+    def _choose(self, digest: int, index: int, params: SamplingParams) -> int:
+        if self.replies is not None:
+            return self.replies[min(index, len(self.replies) - 1)]
+        token_id = (digest >> 33) % self.vocab_size
+        while index < params.min_tokens and token_id in params.stop_token_ids:
+            token_id = (token_id + 1) % self.vocab_size
+        return token_id
+
+    def _logprobs(self, token_id: int, num_top: int) -> TokenLogprobs:
+        top = tuple(((token_id + rank) % self.vocab_size, -0.5 - rank) for rank in range(num_top))
+        return TokenLogprobs(logprob=-0.5, top=top)
+
+
+def _digests(token_ids: SequenceOf[int]) -> list[int]:
+    """Per position, a number that depends on every token up to it and on their order."""
+    digests, digest = [], 0x9E3779B97F4A7C15
+    for token_id in token_ids:
+        digest = ((digest ^ (token_id + 1)) * 6364136223846793005 + 1442695040888963407) & _MASK
+        digest ^= digest >> 29
+        digests.append(digest)
+    return digests

@@ -1,0 +1,114 @@
+"""Random traffic on small pools: outputs are those of solo runs, everything ends, no block is lost."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from appliance.engine.batch import FailureKind, StepFailure
+from appliance.engine.sequence import FinishReason, SamplingParams, Sequence
+from appliance.errors import InvalidRequest
+from engine.builders import Bench, make_bench, output
+
+FAILURE = StepFailure(kind=FailureKind.NOT_FINITE, message="a logit is not finite")
+# Two token values and few prefixes, so that prompts share blocks and diverge at every depth.
+PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=18)
+
+
+class Traffic(RuleBasedStateMachine):
+    bench: Bench
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sequences: list[Sequence] = []
+
+    @initialize(
+        num_blocks=st.integers(1, 14),
+        block_size=st.integers(1, 5),
+        max_sequences=st.integers(1, 5),
+        step_tokens=st.integers(1, 11),
+        context_length=st.integers(2, 40),
+        enable_prefix_cache=st.booleans(),
+    )
+    def build(self, **shape: int) -> None:
+        self.bench = make_bench(vocab_size=5, **shape)
+
+    @rule(
+        prompt=PROMPTS,
+        max_tokens=st.none() | st.integers(1, 12),
+        min_tokens=st.integers(0, 3),
+        stop=st.sets(st.integers(0, 4), max_size=2),
+        salt=st.sampled_from(["", "", "b"]),
+    )
+    def submit(
+        self, prompt: list[int], max_tokens: int | None, min_tokens: int, stop: set[int], salt: str
+    ) -> None:
+        params = SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens, stop_token_ids=frozenset(stop))
+        try:
+            self.sequences.append(self.bench.submit(prompt, params, salt=salt))
+        except InvalidRequest:
+            capacity = self.bench.scheduler.pool.capacity_tokens
+            assert len(prompt) >= min(capacity, self.bench.scheduler.context_length)
+
+    @precondition(lambda self: self.bench.scheduler.num_live)
+    @rule(choice=st.integers(0, 99))
+    def abort(self, choice: int) -> None:
+        live = list(self.bench.scheduler.live_sequences())
+        self.bench.scheduler.abort(live[choice % len(live)].sequence_id)
+
+    @precondition(lambda self: self.bench.scheduler.num_live)
+    @rule(num_steps=st.integers(1, 6))
+    def step(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            oldest = next(self.bench.scheduler.live_sequences(), None)
+            if oldest is None:
+                return
+            before = oldest.num_computed_tokens
+            batch, _ = self.bench.step()
+            assert oldest.is_finished or oldest.num_computed_tokens > before
+            served = {s.sequence_id for s in batch.sequences}
+            running = list(self.bench.scheduler.live_sequences())[: self.bench.scheduler.num_running]
+            assert served >= {s.sequence_id for s in running}, "a running sequence got no token"
+
+    @precondition(lambda self: self.bench.scheduler.num_live)
+    @rule(choice=st.integers(0, 99), fails=st.booleans())
+    def step_that_ends_one(self, choice: int, fails: bool) -> None:
+        """Abort or fail one sequence while its step is in flight."""
+        scheduler, runner = self.bench.scheduler, self.bench.runner
+        batch = scheduler.schedule()
+        chosen = batch.sequences[choice % len(batch.sequences)].sequence_id
+        runner.fail = lambda s: FAILURE if fails and s.sequence_id == chosen else None
+        pending = runner.launch(batch)
+        if not fails:
+            assert scheduler.abort(chosen) is None
+        scheduler.update(batch, runner.collect(pending))
+        runner.fail = lambda _: None
+        assert next(s for s in self.sequences if s.sequence_id == chosen).is_finished
+
+    @invariant()
+    def blocks_are_accounted_for(self) -> None:
+        if self.sequences:
+            self.bench.scheduler.check_invariants()
+
+    @invariant()
+    def outputs_are_those_of_solo_runs(self) -> None:
+        for sequence in self.sequences:
+            expected = self.bench.solo(sequence)
+            assert output(sequence) == expected[: sequence.num_output_tokens]
+            if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+                assert output(sequence) == expected
+
+    def teardown(self) -> None:
+        if self.sequences:
+            self.bench.run()
+            self.outputs_are_those_of_solo_runs()
+            assert all(sequence.is_finished for sequence in self.sequences)
+            assert self.bench.scheduler.pool.num_used == 0
+
+
+Traffic.TestCase.settings = settings(
+    max_examples=300,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],  # the machine may be busy with other tests
+)
+TestTraffic = Traffic.TestCase

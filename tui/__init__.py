@@ -1,0 +1,1 @@
+"""The terminal dashboard: an HTTP client of any running appliance."""
