@@ -108,6 +108,7 @@ def _plan_kv(settings: Settings, loaded: LoadedBackend, context_length: int) -> 
     wish = settings.kv_memory
     return plan_kv(
         loaded.backend.kv_layout,
+        device=loaded.backend.device,
         num_layers=loaded.config.num_layers,
         context_length=context_length,
         max_sequences=settings.max_sequences,

@@ -26,7 +26,7 @@ _RANGE_NOT_SATISFIABLE = 416
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 
 
-class _Interrupted(Exception):  # noqa: N818  # an event, not an error: the download goes on
+class _Interrupted(Exception):  # an event, not an error: the download goes on
     """The transfer stopped before its end."""
 
 

@@ -14,6 +14,8 @@ class Metadata(Protocol):
 
     def metadata_float(self, key: str, default: float | None = None) -> float: ...
 
+    def metadata_str(self, key: str, default: str | None = None) -> str: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFacts:

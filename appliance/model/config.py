@@ -95,8 +95,22 @@ class ModelConfig:
         self._require(len(self.windows) in (0, self.num_layers), "there is not one window per layer")
         for rope in self.ropes:
             if rope is not None:
-                fits = 0 < rope.rotary_size <= self.head_size and rope.rotary_size % 2 == 0
-                self._require(fits, f"rotary_size {rope.rotary_size} does not fit head_size {self.head_size}")
+                self._check_rope(rope)
+
+    def _check_rope(self, rope: RopeConfig) -> None:
+        fits = 0 < rope.rotary_size <= self.head_size and rope.rotary_size % 2 == 0
+        self._require(fits, f"rotary_size {rope.rotary_size} does not fit head_size {self.head_size}")
+        self._require(rope.theta > 0, f"RoPE theta is {rope.theta}; it must be above 0")
+        self._require(
+            rope.scaling_factor > 0, f"the RoPE scaling factor is {rope.scaling_factor}; it must be above 0"
+        )
+        factors = rope.frequency_factors
+        if factors is not None:
+            self._require(
+                len(factors) == rope.rotary_size // 2,
+                f"there are {len(factors)} RoPE frequency factors and a rotary_size of {rope.rotary_size} "
+                f"needs {rope.rotary_size // 2}",
+            )
 
     def _require_positive(self) -> None:
         for name in (

@@ -101,7 +101,7 @@ class Decoder:
         config, ops, layer = self._config, self._ops, self._weights.layers[index]
         num_query, num_kv, head_size = config.num_heads, config.num_kv_heads, config.head_size
         heads_TND = ops.linear(normed_TH, layer.qkv).view(len(normed_TH), -1, head_size)
-        query_TND, key_TKD, value_TKD = heads_TND.split((num_query, num_kv, num_kv), dim=1)
+        query_TND, key_TKD, value_TKD = torch.split(heads_TND, [num_query, num_kv, num_kv], dim=1)
         if rope is not None:
             query_TND, key_TKD = ops.rope(query_TND, *rope), ops.rope(key_TKD, *rope)
         ops.write_kv(key_TKD, value_TKD, inputs.slots, pages)

@@ -1,11 +1,15 @@
 """Llama and what is shaped like it, SmolLM2 among them."""
 
+from appliance.errors import UnsupportedModel
 from appliance.model.architectures import Architecture, Metadata, TensorFacts
-from appliance.model.config import ModelConfig, RopeConfig
+from appliance.model.config import ModelConfig, RopeConfig, RopeScaling
 
 
 def configure(metadata: Metadata, facts: TensorFacts) -> ModelConfig:
-    """Read the shape. Raises BadModelFile where a key is missing or contradicts another."""
+    """Read the shape.
+
+    Raises BadModelFile where a key is missing or contradicts another, UnsupportedModel for unknown scaling.
+    """
     num_heads = metadata.metadata_int("llama.attention.head_count")
     hidden_size = metadata.metadata_int("llama.embedding_length")
     head_size = metadata.metadata_int("llama.attention.key_length", hidden_size // max(num_heads, 1))
@@ -13,6 +17,8 @@ def configure(metadata: Metadata, facts: TensorFacts) -> ModelConfig:
     rope = RopeConfig(
         theta=metadata.metadata_float("llama.rope.freq_base", 10_000.0),
         rotary_size=metadata.metadata_int("llama.rope.dimension_count", head_size),
+        scaling=_scaling(metadata.metadata_str("llama.rope.scaling.type", RopeScaling.NONE)),
+        scaling_factor=metadata.metadata_float("llama.rope.scaling.factor", 1.0),
         frequency_factors=facts.frequency_factors,
     )
     return ModelConfig(
@@ -30,6 +36,12 @@ def configure(metadata: Metadata, facts: TensorFacts) -> ModelConfig:
         has_qkv_bias=facts.has_qkv_bias,
         ties_embeddings=facts.ties_embeddings,
     )
+
+
+def _scaling(name: str) -> RopeScaling:
+    if name not in list(RopeScaling):
+        raise UnsupportedModel(f"the RoPE scaling '{name}' is unknown; known are {', '.join(RopeScaling)}")
+    return RopeScaling(name)
 
 
 LLAMA = Architecture(name="llama", configure=configure, permutes_qk=True)

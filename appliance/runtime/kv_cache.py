@@ -1,15 +1,17 @@
 """The KV pages of all layers, allocated at once, and how many of them fit. Knows no queue."""
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from appliance.errors import NotEnoughMemory
 from kernels.kv_layout import KVLayout, LayerKV
 
-# Memory left to everything else: a fifth of what is free, and never less than this.
+# Memory left to everything else. A card is ours; main memory is shared with every other program.
 _SMALLEST_RESERVE = 512 * 2**20
-_RESERVED_SHARE = 0.2
+_RESERVED_SHARE = {"cuda": 0.2, "cpu": 0.5}
 # A pool that cannot hold one short conversation serves nobody.
 _FEWEST_USEFUL_TOKENS = 256
 
@@ -30,6 +32,7 @@ class KVPlan:
 def plan_kv(
     layout: KVLayout,
     *,
+    device: torch.device,
     num_layers: int,
     context_length: int,
     max_sequences: int,
@@ -43,7 +46,7 @@ def plan_kv(
     Raises NotEnoughMemory when not even a short conversation fits, or a wish exceeds what is free.
     """
     block_bytes = layout.token_bytes * layout.block_size * num_layers
-    reserve_bytes = max(_SMALLEST_RESERVE, int(free_bytes * _RESERVED_SHARE))
+    reserve_bytes = max(_SMALLEST_RESERVE, int(free_bytes * _RESERVED_SHARE[device.type]))
     useful_blocks = max_sequences * -(-context_length // layout.block_size)
     if wanted_bytes is not None or wanted_share is not None:
         budget = wanted_bytes if wanted_bytes is not None else int(free_bytes * (wanted_share or 0))
@@ -65,8 +68,8 @@ def plan_kv(
             "or set --kv-dtype int8"
         )
     explanation = (
-        f"KV pool: {wish} = {human_size(max(budget, 0))}; {max_sequences} sequences x {context_length} tokens "
-        f"use at most {useful_blocks} blocks; {num_blocks} blocks x {layout.block_size} tokens x "
+        f"KV pool: {wish} = {human_size(budget)}; {max_sequences} sequences x {context_length} "
+        f"tokens use at most {useful_blocks} blocks; {num_blocks} blocks x {layout.block_size} tokens x "
         f"{human_size(layout.token_bytes * num_layers)} = {human_size(num_blocks * block_bytes)}"
     )
     return KVPlan(num_blocks=num_blocks, block_bytes=block_bytes, explanation=explanation)
@@ -80,10 +83,10 @@ def allocate_kv(
     Pages start as zeros: a kernel may read past a sequence's end within its last page.
     """
     shape = (num_layers, *layout.shape(num_blocks))
-    keys, values = (torch.zeros(shape, dtype=layout.dtype, device=device) for _ in range(2))
+    keys, values = _zeros(shape, layout.dtype, device), _zeros(shape, layout.dtype, device)
     scales: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
     if layout.is_int8:
-        scales = (torch.zeros(shape[:-1], device=device), torch.zeros(shape[:-1], device=device))
+        scales = (_zeros(shape[:-1], torch.float32, device), _zeros(shape[:-1], torch.float32, device))
     return tuple(
         LayerKV(
             layout=layout,
@@ -94,6 +97,15 @@ def allocate_kv(
         )
         for index in range(num_layers)
     )
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that take no time: the system promises main memory now and gives it page by page on first use."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    # numpy asks for zeroed memory; torch would write every page.
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
 
 
 def human_size(num_bytes: int) -> str:

@@ -21,6 +21,8 @@ from appliance.engine.batch import (
 )
 from appliance.engine.sequence import SamplingParams
 
+# Below this only the likeliest token is ever drawn, and dividing by it soon overflows float32.
+_LEAST_TEMPERATURE = 1e-6
 # A nucleus this wide is found without sorting the whole vocabulary.
 _NUCLEUS_GUESS = 1024
 _NOT_FINITE = "the model produced values that are not finite; its file may be damaged, or --precision too low"
@@ -66,7 +68,7 @@ def uniform(seed: int | None, index: int) -> float:
 
 def choose(logits_V: torch.Tensor, params: SamplingParams, number: float) -> int:
     """Draw from the cut distribution: the token at which its running total passes `number`."""
-    scaled_V = logits_V / params.temperature
+    scaled_V = logits_V / max(params.temperature, _LEAST_TEMPERATURE)
     if 0 < params.top_k < len(scaled_V):
         _rule_out_below(scaled_V, scaled_V.topk(params.top_k).values[-1])
     probs_V = scaled_V.softmax(-1)

@@ -16,17 +16,18 @@ from appliance.model.registry import find_architecture
 from kernels.ops import LinearWeight
 
 Progress = Callable[[float], None]
+RowOrder = np.ndarray[tuple[int], np.dtype[np.int64]]
 # Elements dequantized at once on the way to a 16-bit tensor: 4 MiB of float32.
 _CHUNK_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Rows of a fused matrix from one tensor of the file; `permuted_heads` are to be put back into halves."""
+    """Rows of a fused matrix from one tensor of the file; `row_order` is set where the file has another."""
 
     name: str
     num_rows: int
-    permuted_heads: int | None = None
+    row_order: RowOrder | None = None
 
 
 def read_config(file: GGUFFile) -> tuple[Architecture, ModelConfig]:
@@ -68,7 +69,7 @@ class WeightLoader:
             head = self._matrix((Part(name="output.weight", num_rows=vocab),), hidden)
         layers = []
         for index in range(config.num_layers):
-            layers.append(self._layer(f"blk.{index}", architecture, config))
+            layers.append(self._layer(index, architecture, config))
             self._progress((index + 1) / config.num_layers)
         weights = DecoderWeights(
             embedding=embedding,
@@ -79,12 +80,13 @@ class WeightLoader:
         self._refuse_unused()
         return weights
 
-    def _layer(self, prefix: str, architecture: Architecture, config: ModelConfig) -> LayerWeights:
+    def _layer(self, index: int, architecture: Architecture, config: ModelConfig) -> LayerWeights:
+        prefix = f"blk.{index}"
         hidden, inner = config.hidden_size, config.intermediate_size
         query_size = config.num_heads * config.head_size
         return LayerWeights(
             attention_norm=self._vector(f"{prefix}.attn_norm.weight", hidden),
-            qkv=self._qkv(prefix, architecture, config),
+            qkv=self._qkv(index, architecture, config),
             output=self._linear(f"{prefix}.attn_output", hidden, query_size),
             feed_forward_norm=self._vector(f"{prefix}.ffn_norm.weight", hidden),
             gate_up=LinearWeight(
@@ -99,20 +101,24 @@ class WeightLoader:
             down=self._linear(f"{prefix}.ffn_down", hidden, inner),
         )
 
-    def _qkv(self, prefix: str, architecture: Architecture, config: ModelConfig) -> LinearWeight:
-        query_heads = config.num_heads if architecture.permutes_qk else None
-        key_heads = config.num_kv_heads if architecture.permutes_qk else None
-        kv_size = config.num_kv_heads * config.head_size
+    def _qkv(self, layer: int, architecture: Architecture, config: ModelConfig) -> LinearWeight:
+        rope = config.ropes[layer] if architecture.permutes_qk else None
         sizes = (
-            ("attn_q", config.num_heads * config.head_size, query_heads),
-            ("attn_k", kv_size, key_heads),
-            ("attn_v", kv_size, None),
+            ("attn_q", config.num_heads, rope),
+            ("attn_k", config.num_kv_heads, rope),
+            ("attn_v", config.num_kv_heads, None),
         )
 
         def parts(kind: str) -> tuple[Part, ...]:
             return tuple(
-                Part(name=f"{prefix}.{name}.{kind}", num_rows=rows, permuted_heads=heads)
-                for name, rows, heads in sizes
+                Part(
+                    name=f"blk.{layer}.{name}.{kind}",
+                    num_rows=heads * config.head_size,
+                    row_order=None
+                    if turn is None
+                    else halves_from_pairs(heads, config.head_size, turn.rotary_size),
+                )
+                for name, heads, turn in sizes
             )
 
         bias = self._matrix(parts("bias"), 1).flatten() if config.has_qkv_bias else None
@@ -142,8 +148,8 @@ class WeightLoader:
         raw = self._file.raw(part.name)
         if is_vector:
             raw = raw.reshape(num_rows, -1)
-        if part.permuted_heads is not None:
-            raw = raw[halves_from_pairs(num_rows, part.permuted_heads)]
+        if part.row_order is not None:
+            raw = raw[part.row_order]
         step = max(1, _CHUNK_ELEMENTS // num_columns)
         for start in range(0, num_rows, step):
             chunk = np.empty((min(step, num_rows - start), num_columns), dtype=np.float32)
@@ -165,6 +171,12 @@ class WeightLoader:
             )
 
 
-def halves_from_pairs(num_rows: int, num_heads: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the row order that puts heads stored for pairwise RoPE (0, R/2, 1, ...) back into halves."""
-    return np.arange(num_rows).reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
+def halves_from_pairs(num_heads: int, head_size: int, rotary_size: int) -> RowOrder:
+    """Return the row order that puts heads stored for pairwise RoPE (0, R/2, 1, ...) back into halves.
+
+    Rows of a head from `rotary_size` on do not turn and stay.
+    """
+    rows = np.arange(num_heads * head_size).reshape(num_heads, head_size)
+    pairs = rows[:, :rotary_size].reshape(num_heads, -1, 2)
+    halves = pairs.swapaxes(1, 2).reshape(num_heads, -1)
+    return np.concatenate((halves, rows[:, rotary_size:]), axis=1).reshape(-1)

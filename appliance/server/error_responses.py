@@ -34,21 +34,21 @@ _CODE_BY_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "request_to
 _DEFAULT_RETRY_AFTER_S = 5
 
 
-class Unauthorized(ApplianceError):  # noqa: N818  # named like the family in errors.py
+class Unauthorized(ApplianceError):  # named like the family in errors.py
     """The API key is missing or wrong."""
 
     kind = ErrorKind.UNAUTHORIZED
     code = "invalid_api_key"
 
 
-class ForeignHost(ApplianceError):  # noqa: N818  # named like the family in errors.py
+class ForeignHost(ApplianceError):  # named like the family in errors.py
     """A keyless appliance was addressed by a name that is not this machine's loopback."""
 
     kind = ErrorKind.FORBIDDEN
     code = "foreign_host"
 
 
-class BodyTooLarge(ApplianceError):  # noqa: N818  # named like the family in errors.py
+class BodyTooLarge(ApplianceError):  # named like the family in errors.py
     """The request's body is longer than the limit."""
 
     kind = ErrorKind.TOO_LARGE
@@ -60,7 +60,7 @@ class BodyTooLarge(ApplianceError):  # noqa: N818  # named like the family in er
         )
 
 
-class UnsupportedMediaType(ApplianceError):  # noqa: N818  # named like the family in errors.py
+class UnsupportedMediaType(ApplianceError):  # named like the family in errors.py
     """The body is declared as something other than JSON."""
 
     kind = ErrorKind.INVALID_REQUEST

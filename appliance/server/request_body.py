@@ -21,7 +21,7 @@ _MAX_NAMES_LOGGED = 200
 _MAX_NAME_CHARS = 60
 
 
-class ClientGone(Exception):  # noqa: N818  # an event, not a fault
+class ClientGone(Exception):  # an event, not a fault
     """The client closed the connection before its request was complete."""
 
 

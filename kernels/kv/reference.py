@@ -33,8 +33,8 @@ def quantize_heads(x_TKD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Symmetric absmax INT8 per token and head: (int8 like x, float32 scales (T, K))."""
     x32_TKD = x_TKD.float()
     scales_TK = x32_TKD.abs().amax(-1) / 127
-    inverse_TK1 = torch.where(scales_TK > 0, 1 / scales_TK, 0)[..., None]
-    return (x32_TKD * inverse_TK1).round().clamp(-127, 127).to(torch.int8), scales_TK
+    steps_TKD = torch.where(scales_TK[..., None] > 0, x32_TKD / scales_TK[..., None], 0)
+    return steps_TKD.round().clamp(-127, 127).to(torch.int8), scales_TK
 
 
 def _read(

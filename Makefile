@@ -1,0 +1,40 @@
+# Two commands for newcomers: `make run` and `make test`. Each prepares what it needs, in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# pip's exact torch; elsewhere the small CPU wheel comes with
+#   make run PIP_TORCH="torch --index-url <PyTorch's CPU index>"
+PIP_TORCH ?= torch==2.13.0
+
+.PHONY: run test test-all lint clean
+
+run: $(VENV)/.installed
+	@$(BIN)/appliance serve $(ARGS)
+
+test: $(VENV)/.installed-dev lint
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: $(VENV)/.installed-dev lint
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check -q .
+	$(BIN)/ruff check -q .
+	$(BIN)/mypy
+
+$(VENV)/.python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q $(PIP_TORCH)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.python pyproject.toml
+	$(BIN)/python -m pip install -q -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
