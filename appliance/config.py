@@ -4,6 +4,7 @@ Every setting is one field below; its flag, its key in the settings file and its
 (`APPLIANCE_` and the upper-case name) follow from the field, so the three can never differ.
 """
 
+import math
 import os
 import re
 import tomllib
@@ -36,7 +37,7 @@ class MemoryAmount:
         """Read `2GiB`, `500MB`, `1048576` or `60%`. Raises ValueError."""
         stripped = text.strip()
         if stripped.endswith("%"):
-            share = float(stripped[:-1]) / 100
+            share = _number(stripped[:-1]) / 100
             if not 0 < share <= 1:
                 raise ValueError(f"{text} is not between 0% and 100%")
             return cls(share=share)
@@ -188,15 +189,32 @@ def _convert(raw: object, kind: object) -> object:
         return words[word]
     if isinstance(raw, bool):
         raise ValueError("true and false have no meaning here")
+    if not isinstance(raw, str | int | float):
+        raise ValueError("a single text or number is needed")
     if kind is int:
-        if isinstance(raw, float):
-            raise ValueError("a whole number is needed")
-        return int(str(raw))
+        return _whole_number(str(raw))
     if kind is float:
-        return float(str(raw))
+        return _number(str(raw))
     if kind is MemoryAmount:
         return MemoryAmount.parse(str(raw))
     text = str(raw)
     if not text:
         raise ValueError("an empty value has no meaning here")
     return Path(text).expanduser() if kind is Path else text
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("a whole number is needed") from None
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("a number is needed") from None
+    if not math.isfinite(value):
+        raise ValueError("a finite number is needed")
+    return value

@@ -5,10 +5,10 @@ Imported only once there is something to load, so that torch is on nobody else's
 
 import logging
 import time
-from collections.abc import Callable
 
 import torch
 
+from appliance import paths
 from appliance.catalog import ModelFile
 from appliance.config import Settings
 from appliance.engine.batch import Batch, ScheduledSequence
@@ -21,15 +21,13 @@ from appliance.formats.gguf import GGUFFile, read_gguf
 from appliance.model_pool import ModelFacts, ResidentModel
 from appliance.observe.resources import ProcessResources
 from appliance.runtime.kv_cache import KVPlan, plan_kv
-from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
+from appliance.runtime.loading import LoadedBackend, LoadWishes, Report, load_backend
 from appliance.runtime.precision import select_device
 from appliance.runtime.runner import ModelRunner
 from appliance.runtime.threads import usable_threads
 from appliance.text.chat_template import ChatTemplate
 from appliance.text.tokenizer import Tokenizer, tokenizer_from_gguf
 
-# (what is happening, share done where it is known)
-Report = Callable[[str, float | None], None]
 _WARM_UP_TOKENS = 8
 logger = logging.getLogger(__name__)
 
@@ -53,9 +51,12 @@ def load_model(settings: Settings, found: ModelFile, report: Report) -> Resident
             precision=settings.precision,
             kv_dtype=settings.kv_dtype,
             device=device,
+            num_threads=num_threads,
+            step_tokens=settings.step_tokens,
             free_bytes=_free_bytes(device),
+            library_folder=paths.cache_dir() / "native",
         )
-        loaded = load_backend(file, wishes, lambda share: report(f"loading {found.path.name}", share))
+        loaded = load_backend(file, wishes, report)
     context_length = _context_length(settings.context, loaded)
     plan = _plan_kv(settings, loaded, context_length)
     logger.info(plan.explanation)

@@ -8,7 +8,7 @@ from appliance.commands.settings_args import settings_from
 from appliance.config import Settings
 from appliance.engine.sequence import FinishReason, SamplingParams
 from appliance.engine.stream import FinishEvent, TokenEvent
-from appliance.errors import GenerationFailed, InvalidRequest
+from appliance.errors import BadSetting, GenerationFailed
 from appliance.logs import configure_logs
 from appliance.model_pool import ResidentModel
 from appliance.text.detokenizer import Detokenizer
@@ -27,11 +27,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _params(args: argparse.Namespace) -> SamplingParams:
     if args.max_tokens is not None and args.max_tokens < 1:
-        raise InvalidRequest(f"--max-tokens is {args.max_tokens}; the least is 1", param="max_tokens")
+        raise BadSetting(f"--max-tokens is {args.max_tokens}; the least is 1", param="max_tokens")
     if not 0 <= args.temperature <= 2:
-        raise InvalidRequest(
-            f"--temperature is {args.temperature}; it lies between 0 and 2", param="temperature"
-        )
+        raise BadSetting(f"--temperature is {args.temperature}; it lies between 0 and 2", param="temperature")
     return SamplingParams(max_tokens=args.max_tokens, temperature=args.temperature, seed=args.seed)
 
 

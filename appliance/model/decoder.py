@@ -37,21 +37,37 @@ class DecoderWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardInputs:
-    """One step on a device: T new tokens of all sequences, and which of them need logits."""
+    """One step on a device: T new tokens of all sequences, and what is asked of which of them.
+
+    A backend may leave the logits out where `wants_logits` is false, if it gives the `num_candidates` best
+    tokens of each output row instead.
+    """
 
     token_ids: torch.Tensor  # int64 (T)
     positions: torch.Tensor  # int64 (T)
     slots: torch.Tensor  # int64 (T)
     ragged: RaggedQueries
-    output_rows: torch.Tensor  # int64 (rows with logits)
+    output_rows: torch.Tensor  # int64 (R)
+    num_candidates: int = 0
+    wants_logits: bool = True
+    wants_hidden: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOutputs:
-    """Of the output rows, in order: logits (rows, V) float32, and the normed hidden state (rows, H)."""
+    """Of the R output rows, in order."""
 
-    logits: torch.Tensor
-    hidden: torch.Tensor
+    logits: torch.Tensor | None  # float32 (R, V)
+    hidden: torch.Tensor | None  # (R, H), after the final norm
+    candidates: "Candidates | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """The best tokens of each output row, best first. Id -1 where the row's logits are not finite."""
+
+    ids: torch.Tensor  # int32 (R, k)
+    logits: torch.Tensor  # float32 (R, k)
 
 
 class Decoder:

@@ -1,10 +1,9 @@
-"""How forward passes run on a device: the protocol, the plain torch backend, and the choice between them."""
+"""How forward passes run on a device: the protocol, and the plain torch backend."""
 
 from typing import Protocol
 
 import torch
 
-from appliance.errors import BadSetting
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import Decoder, DecoderWeights, ForwardInputs, ForwardOutputs
 from appliance.runtime.kv_cache import allocate_kv
@@ -57,16 +56,3 @@ class EagerBackend:
 def eager_kv_layout(config: ModelConfig, dtype: torch.dtype) -> KVLayout:
     """The eager backend's pages: 16 tokens, a slot's heads together."""
     return KVLayout(block_size=16, num_kv_heads=config.num_kv_heads, head_size=config.head_size, dtype=dtype)
-
-
-def select_backend(wanted: str, device: torch.device) -> str:
-    """Return the name of the backend to use: `wanted`, or the best there is for `auto`.
-
-    Raises BadSetting for one that this version does not have.
-    """
-    if wanted in ("auto", "eager"):
-        return "eager"
-    raise BadSetting(
-        f"--backend {wanted} is not available in this version on {device}; choose auto or eager",
-        param="backend",
-    )

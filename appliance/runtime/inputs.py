@@ -6,6 +6,7 @@ import torch
 
 from appliance.engine.batch import Batch
 from appliance.model.decoder import ForwardInputs
+from appliance.runtime.sampler import needs_logits, num_candidates
 from kernels.ops import RaggedQueries
 
 
@@ -23,6 +24,7 @@ def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Forw
     starts = (0, *accumulate(s.num_new_tokens for s in sequences))
     context_lens = tuple(s.num_computed_tokens + s.num_new_tokens for s in sequences)
     output_rows = [starts[i + 1] - 1 for i, s in enumerate(sequences) if s.sampling is not None]
+    sampled = [s for s in sequences if s.sampling is not None]
     return ForwardInputs(
         token_ids=torch.tensor(token_ids, device=device),
         positions=torch.tensor(positions, device=device),
@@ -35,6 +37,9 @@ def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Forw
             host_context_lens=context_lens,
         ),
         output_rows=torch.tensor(output_rows, dtype=torch.int64, device=device),
+        num_candidates=max(map(num_candidates, sampled), default=0),
+        wants_logits=any(map(needs_logits, sampled)),
+        wants_hidden=any(s.sampling is not None and s.sampling.wants_hidden_state for s in sampled),
     )
 
 

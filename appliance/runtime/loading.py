@@ -1,31 +1,41 @@
-"""From an open model file to a backend with its weights: checks what fits, chooses, loads."""
+"""From an open model file to a backend with its weights: chooses, checks what fits, loads."""
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from appliance.errors import NotEnoughMemory
+from appliance.errors import BadSetting, NotEnoughMemory
 from appliance.formats.gguf import GGUFFile
 from appliance.model.config import ModelConfig
-from appliance.runtime.backend import Backend, EagerBackend, eager_kv_layout, select_backend
+from appliance.runtime import cpu_loading
+from appliance.runtime.backend import Backend, EagerBackend, eager_kv_layout
 from appliance.runtime.kv_cache import human_size
 from appliance.runtime.precision import kv_dtype, weight_dtype
-from appliance.runtime.weights import Progress, WeightLoader, read_config
+from appliance.runtime.weights import WeightLoader, read_config
 from kernels.tables import reference_ops
 
+# (what is happening, share done where it is known)
+Report = Callable[[str, float | None], None]
 # Besides the weights: one chunk on its way, and the allocator's slack.
 _LOADING_SLACK_BYTES = 64 * 2**20
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadWishes:
-    """What the user asked of a load, in the words of the settings."""
+    """What the user asked of a load, in the words of the settings, and what the machine offers."""
 
     backend: str
     precision: str
     kv_dtype: str
     device: torch.device
+    num_threads: int
+    step_tokens: int
     free_bytes: int
+    library_folder: Path  # where the native library is, or is built on first use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,37 +50,87 @@ class LoadedBackend:
     weights_bytes: int
 
 
-def load_backend(file: GGUFFile, wishes: LoadWishes, progress: Progress) -> LoadedBackend:
+def load_backend(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
     """Load the weights onto the best backend that the wishes allow.
 
     Raises UnsupportedModel, BadModelFile, BadSetting or NotEnoughMemory.
     """
+    if wishes.backend == "cuda":
+        raise BadSetting(
+            "--backend cuda is not available in this version; choose auto, cpu or eager (which runs on "
+            "--device cuda)",
+            param="backend",
+        )
+    if wishes.backend == "cpu" and wishes.device.type != "cpu":
+        raise BadSetting(f"--backend cpu does not run on --device {wishes.device}", param="backend")
+    if wishes.backend != "eager" and wishes.device.type == "cpu":
+        try:
+            return _load_native(file, wishes, report)
+        except cpu_loading.NotNative as reason:
+            if wishes.backend == "cpu":
+                raise BadSetting(f"--backend cpu cannot run this: {reason}", param="backend") from reason
+            logger.warning("using the eager backend, which is several times slower: %s", reason)
+    return _load_eager(file, wishes, report)
+
+
+def _load_native(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
+    plan = cpu_loading.plan_native(file, wishes.precision, wishes.kv_dtype)
+    _require_room(file, plan.precision, plan.weights_bytes, wishes.free_bytes)
+    report("preparing the CPU engine, once", None)
+    library = cpu_loading.open_library(wishes.library_folder)
+    backend, config = cpu_loading.load_native(
+        file,
+        library,
+        plan,
+        num_threads=wishes.num_threads,
+        max_tokens=wishes.step_tokens,
+        progress=lambda share: report(f"loading {file.path.name}", share),
+    )
+    return LoadedBackend(
+        backend=backend,
+        config=config,
+        backend_name=f"cpu ({backend.level})",
+        precision=plan.precision,
+        kv_dtype=plan.kv_dtype,
+        weights_bytes=backend.weights_bytes,
+    )
+
+
+def _load_eager(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
     architecture, config = read_config(file)
-    backend_name = select_backend(wishes.backend, wishes.device)
     precision, dtype = weight_dtype(wishes.precision, wishes.device)
     kv_name, kv_type = kv_dtype(wishes.kv_dtype, precision)
-    needed_bytes = dtype.itemsize * sum(tensor.num_elements for tensor in file.tensors.values())
-    if needed_bytes + _LOADING_SLACK_BYTES > wishes.free_bytes:
-        raise NotEnoughMemory(_does_not_fit(file, precision, needed_bytes, wishes.free_bytes))
-    loader = WeightLoader(file, dtype=dtype, device=wishes.device, progress=progress)
+    needed_bytes = dtype.itemsize * _num_parameters(file)
+    _require_room(file, precision, needed_bytes, wishes.free_bytes)
+    loader = WeightLoader(
+        file,
+        dtype=dtype,
+        device=wishes.device,
+        progress=lambda share: report(f"loading {file.path.name}", share),
+    )
     weights = loader.load(architecture, config)
     backend = EagerBackend(config, weights, reference_ops(), eager_kv_layout(config, kv_type))
     return LoadedBackend(
         backend=backend,
         config=config,
-        backend_name=backend_name,
+        backend_name="eager",
         precision=precision,
         kv_dtype=kv_name,
         weights_bytes=needed_bytes,
     )
 
 
-def _does_not_fit(file: GGUFFile, precision: str, needed_bytes: int, free_bytes: int) -> str:
-    num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
+def _require_room(file: GGUFFile, precision: str, needed_bytes: int, free_bytes: int) -> None:
+    if needed_bytes + _LOADING_SLACK_BYTES <= free_bytes:
+        return
     remedy = f"close other programs, or choose a model under {free_bytes // 2 / 10**9:.1f} billion parameters"
-    if precision == "f32" and num_parameters * 2 < free_bytes:
-        remedy = f"--precision bf16 needs {human_size(num_parameters * 2)}"
-    return (
+    if precision == "f32" and _num_parameters(file) * 2 < free_bytes:
+        remedy = f"--precision bf16 needs {human_size(_num_parameters(file) * 2)}"
+    raise NotEnoughMemory(
         f"'{file.path.name}' needs {human_size(needed_bytes)} as {precision} and {human_size(free_bytes)} "
         f"are free; {remedy}"
     )
+
+
+def _num_parameters(file: GGUFFile) -> int:
+    return sum(tensor.num_elements for tensor in file.tensors.values())

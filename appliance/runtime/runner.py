@@ -36,11 +36,11 @@ class ModelRunner:
     @torch.inference_mode()
     def collect(self, pending: Pending) -> StepResult:
         assert isinstance(pending, PendingStep)
-        logits_RV, hidden_RH = pending.outputs.logits, pending.outputs.hidden
-        chosen = {output.sequence_id: output for output in sample(logits_RV, pending.sampled)}
+        hidden_RH = pending.outputs.hidden
+        chosen = {output.sequence_id: output for output in sample(pending.outputs, pending.sampled)}
         for row, sequence in enumerate(pending.sampled):
             assert sequence.sampling is not None
-            if sequence.sampling.wants_hidden_state:
+            if sequence.sampling.wants_hidden_state and hidden_RH is not None:
                 chosen[sequence.sequence_id] = _with_hidden(chosen[sequence.sequence_id], hidden_RH[row])
         nothing = (SequenceOutput(sequence_id=s.sequence_id) for s in pending.batch.sequences)
         return StepResult(outputs=tuple(chosen.get(empty.sequence_id, empty) for empty in nothing))

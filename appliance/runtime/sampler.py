@@ -1,8 +1,9 @@
-"""Chooses tokens from logits, each sequence by its own rules and its own random numbers. Knows no queue.
+"""Chooses tokens, each sequence by its own rules and its own random numbers. Knows no queue.
 
-Rows are treated one by one, so that what a sequence gets never depends on its neighbours. The order of
-cuts is temperature, top-k, top-p, min-p; candidates stay in vocabulary order, so that a difference in the
-last bit of a logit moves a border between two tokens by that much and no further.
+Rows are treated one by one, and by rules that depend on the row alone, so that what a sequence gets never
+depends on its neighbours. The order of cuts is temperature, top-k, top-p, min-p; a token is drawn in
+vocabulary order, so that a difference in the last bit of a logit moves a border between two tokens by that
+much and no further.
 """
 
 import math
@@ -20,21 +21,52 @@ from appliance.engine.batch import (
     TokenLogprobs,
 )
 from appliance.engine.sequence import SamplingParams
+from appliance.model.decoder import ForwardOutputs
 
-# Below this only the likeliest token is ever drawn, and dividing by it soon overflows float32.
-_LEAST_TEMPERATURE = 1e-6
+# A backend may give this many best tokens in place of all logits.
+MAX_CANDIDATES = 1024
 # A nucleus this wide is found without sorting the whole vocabulary.
 _NUCLEUS_GUESS = 1024
+# Cumulated at once; the sums of chunks come first, so that a draw reads the vocabulary twice, in order.
+_DRAW_CHUNK = 256
 _NOT_FINITE = "the model produced values that are not finite; its file may be damaged, or --precision too low"
 
 
-def sample(logits_RV: torch.Tensor, sequences: SequenceOf[ScheduledSequence]) -> list[SequenceOutput]:
-    """Return one output per row. `logits_RV` is float32 and may be changed; each sequence has `sampling`."""
-    finite_R = torch.isfinite(logits_RV).all(dim=-1).tolist()
+def needs_logits(sequence: ScheduledSequence) -> bool:
+    """Whether choosing this sequence's token takes more than its best tokens."""
+    params = sequence.sampling
+    assert params is not None
+    if params.has_penalties or params.num_logprobs is not None or _holds_back_stops(sequence, params):
+        return True
+    return not params.is_greedy and not 0 < params.top_k <= MAX_CANDIDATES
+
+
+def num_candidates(sequence: ScheduledSequence) -> int:
+    """How many best tokens the choice reads; 1 also tells whether the logits are finite."""
+    params = sequence.sampling
+    assert params is not None
+    return 1 if params.is_greedy or needs_logits(sequence) else params.top_k
+
+
+def sample(outputs: ForwardOutputs, sequences: SequenceOf[ScheduledSequence]) -> list[SequenceOutput]:
+    """Return one output per output row. Logits may be changed; each sequence has `sampling`."""
+    if not sequences:
+        return []
+    is_finite = _finite_rows(outputs)
     return [
-        _sample_row(logits_RV[row], sequence) if finite_R[row] else _not_finite(sequence)
+        _sample_row(outputs, row, sequence) if is_finite[row] else _not_finite(sequence)
         for row, sequence in enumerate(sequences)
     ]
+
+
+def _finite_rows(outputs: ForwardOutputs) -> list[bool]:
+    if outputs.candidates is not None:
+        rows: list[bool] = (outputs.candidates.ids[:, 0] >= 0).tolist()
+        return rows
+    assert outputs.logits is not None
+    # A sum is finite only if each term is, but for overflow, which no softmax survives either.
+    finite: list[bool] = torch.isfinite(outputs.logits.sum(-1)).tolist()
+    return finite
 
 
 def _not_finite(sequence: ScheduledSequence) -> SequenceOutput:
@@ -42,13 +74,33 @@ def _not_finite(sequence: ScheduledSequence) -> SequenceOutput:
     return SequenceOutput(sequence_id=sequence.sequence_id, failure=failure)
 
 
-def _sample_row(logits_V: torch.Tensor, sequence: ScheduledSequence) -> SequenceOutput:
+def _sample_row(outputs: ForwardOutputs, row: int, sequence: ScheduledSequence) -> SequenceOutput:
     params = sequence.sampling
     assert params is not None
+    logits_V = None if outputs.logits is None else outputs.logits[row]
+    if needs_logits(sequence):
+        assert logits_V is not None
+        return _sample_logits(logits_V, sequence, params)
+    if outputs.candidates is not None:
+        ids_K, values_K = outputs.candidates.ids[row], outputs.candidates.logits[row]
+    else:
+        assert logits_V is not None
+        values_K, ids_K = logits_V.topk(min(num_candidates(sequence), len(logits_V)))
+    if params.is_greedy:
+        token_id = int(ids_K[0])
+    else:
+        number = uniform(params.seed, sequence.num_output_tokens)
+        token_id = choose_among(ids_K[: params.top_k], values_K[: params.top_k], params, number)
+    return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,))
+
+
+def _sample_logits(
+    logits_V: torch.Tensor, sequence: ScheduledSequence, params: SamplingParams
+) -> SequenceOutput:
     raw_logprobs_V = None if params.num_logprobs is None else logits_V.log_softmax(-1)
     if params.has_penalties:
         apply_penalties(logits_V, sequence, params)
-    if sequence.num_output_tokens < params.min_tokens and params.stop_token_ids:
+    if _holds_back_stops(sequence, params):
         logits_V[[i for i in params.stop_token_ids if i < len(logits_V)]] = -math.inf
     if params.is_greedy:
         token_id = int(logits_V.argmax())
@@ -56,6 +108,10 @@ def _sample_row(logits_V: torch.Tensor, sequence: ScheduledSequence) -> Sequence
         token_id = choose(logits_V, params, uniform(params.seed, sequence.num_output_tokens))
     logprobs = None if raw_logprobs_V is None else (_logprobs(raw_logprobs_V, token_id, params),)
     return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,), logprobs=logprobs)
+
+
+def _holds_back_stops(sequence: ScheduledSequence, params: SamplingParams) -> bool:
+    return sequence.num_output_tokens < params.min_tokens and bool(params.stop_token_ids)
 
 
 def uniform(seed: int | None, index: int) -> float:
@@ -67,22 +123,44 @@ def uniform(seed: int | None, index: int) -> float:
 
 
 def choose(logits_V: torch.Tensor, params: SamplingParams, number: float) -> int:
-    """Draw from the cut distribution: the token at which its running total passes `number`."""
-    scaled_V = logits_V / max(params.temperature, _LEAST_TEMPERATURE)
+    """Draw from the cut distribution over the whole vocabulary."""
+    if 0 < params.top_k <= min(MAX_CANDIDATES, len(logits_V)):
+        values_K, ids_K = logits_V.topk(params.top_k)
+        return choose_among(ids_K, values_K, params, number)
+    scaled_V = logits_V / params.temperature
     if 0 < params.top_k < len(scaled_V):
-        _rule_out_below(scaled_V, scaled_V.topk(params.top_k).values[-1])
-    probs_V = scaled_V.softmax(-1)
+        scaled_V.masked_fill_(scaled_V < scaled_V.topk(params.top_k).values[-1], -math.inf)
+    return draw(_cut(scaled_V.softmax(-1), params), number)
+
+
+def choose_among(ids_K: torch.Tensor, values_K: torch.Tensor, params: SamplingParams, number: float) -> int:
+    """Draw from the cut distribution over the best tokens only."""
+    order = ids_K.argsort()
+    probs_K = (values_K[order] / params.temperature).softmax(-1)
+    return int(ids_K[order[draw(_cut(probs_K, params), number)]])
+
+
+def _cut(probs_V: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     if params.top_p < 1.0:
-        _keep_above(probs_V, nucleus_threshold(probs_V, params.top_p))
+        probs_V.masked_fill_(probs_V < nucleus_threshold(probs_V, params.top_p), 0.0)
     if params.min_p > 0.0:
-        _keep_above(probs_V, probs_V.max() * params.min_p)
-    totals_V = probs_V.cumsum(-1, dtype=torch.float64)
-    return int(torch.searchsorted(totals_V, totals_V[-1] * number, right=True).clamp_(max=len(totals_V) - 1))
+        probs_V.masked_fill_(probs_V < probs_V.max() * params.min_p, 0.0)
+    return probs_V
 
 
-def _rule_out_below(scaled_V: torch.Tensor, threshold: torch.Tensor) -> None:
-    """Rule out everything under the threshold, in place. Ties with it stay."""
-    scaled_V.masked_fill_(scaled_V < threshold, -math.inf)
+def draw(weights_V: torch.Tensor, number: float) -> int:
+    """Return the index at which the running total of the weights passes `number` of the whole."""
+    padding = -len(weights_V) % _DRAW_CHUNK
+    chunks_CW = torch.nn.functional.pad(weights_V, (0, padding)).view(-1, _DRAW_CHUNK)
+    chunk_totals_C = chunks_CW.sum(-1, dtype=torch.float64).cumsum(-1)
+    target = chunk_totals_C[-1] * number
+    chunk = int(torch.searchsorted(chunk_totals_C, target, right=True).clamp_(max=len(chunk_totals_C) - 1))
+    before = chunk_totals_C[chunk - 1] if chunk else chunk_totals_C.new_zeros(())
+    totals_W = chunks_CW[chunk].cumsum(-1, dtype=torch.float64)
+    # By a rounding the chunk's own total may fall short of its share of the sum: its last weight then.
+    index = int(torch.searchsorted(totals_W, target - before, right=True))
+    index = min(index, int(chunks_CW[chunk].nonzero()[-1]))
+    return chunk * _DRAW_CHUNK + index
 
 
 def nucleus_threshold(probs_V: torch.Tensor, top_p: float) -> torch.Tensor:
@@ -94,10 +172,6 @@ def nucleus_threshold(probs_V: torch.Tensor, top_p: float) -> torch.Tensor:
         totals = top.cumsum(-1, dtype=torch.float64)
     last = int(torch.searchsorted(totals, totals.new_tensor(top_p)).clamp_(max=len(top) - 1))
     return top[last]
-
-
-def _keep_above(probs_V: torch.Tensor, threshold: torch.Tensor) -> None:
-    probs_V.masked_fill_(probs_V < threshold, 0.0)
 
 
 def apply_penalties(logits_V: torch.Tensor, sequence: ScheduledSequence, params: SamplingParams) -> None:

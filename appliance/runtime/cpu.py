@@ -1,0 +1,138 @@
+"""The native CPU backend: packed integer weights, one native call per step. Knows no queue."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from appliance.model.config import Activation, ModelConfig, NormPlacement
+from appliance.model.decoder import Candidates, ForwardInputs, ForwardOutputs
+from appliance.model.rope_tables import inverse_frequencies
+from appliance.runtime.kv_cache import allocate_kv
+from kernels.cpu.abi import GateActivation, Placement
+from kernels.cpu.native import NativeConfig, NativeModel, NativeRope
+from kernels.cpu.structs import NativeBatch
+from kernels.kv_layout import KVLayout, KVOrder
+
+# A CPU reads best with many tokens of one head in a row.
+_BLOCK_SIZE = 64
+
+
+class CpuBackend:
+    """Runs steps in the native library. Torch holds the pages and takes part in nothing else."""
+
+    def __init__(self, config: ModelConfig, model: NativeModel, layout: KVLayout) -> None:
+        self._config = config
+        self._model = model
+        self._layout = layout
+
+    @property
+    def kv_layout(self) -> KVLayout:
+        return self._layout
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def level(self) -> str:
+        """The instruction-set level in use."""
+        return self._model.level
+
+    @property
+    def weights_bytes(self) -> int:
+        return self._model.weight_bytes
+
+    def attach_kv(self, num_blocks: int) -> None:
+        layers = self._config.num_layers
+        self._model.bind_kv(
+            allocate_kv(self._layout, num_layers=layers, num_blocks=num_blocks, device=self.device)
+        )
+
+    def forward(self, inputs: ForwardInputs) -> ForwardOutputs:
+        config, num_rows = self._config, len(inputs.output_rows)
+        logits = np.empty((num_rows, config.vocab_size), np.float32) if inputs.wants_logits else None
+        hidden = np.empty((num_rows, config.hidden_size), np.float32) if inputs.wants_hidden else None
+        best = self._model.step(
+            native_batch(inputs), top_k=inputs.num_candidates, logits=logits, hidden=hidden
+        )
+        return ForwardOutputs(
+            logits=None if logits is None else torch.from_numpy(logits),
+            hidden=None if hidden is None else torch.from_numpy(hidden),
+            candidates=Candidates(ids=torch.from_numpy(best.ids), logits=torch.from_numpy(best.values)),
+        )
+
+
+def native_batch(inputs: ForwardInputs) -> NativeBatch:
+    """The same step as arrays of int32."""
+    ragged = inputs.ragged
+    return NativeBatch(
+        tokens=_int32(inputs.token_ids),
+        positions=_int32(inputs.positions),
+        slots=_int32(inputs.slots),
+        query_starts=_int32(ragged.query_starts),
+        context_lens=_int32(ragged.context_lens),
+        block_tables=_int32(ragged.block_tables),
+        logit_rows=_int32(inputs.output_rows),
+    )
+
+
+def _int32(values: torch.Tensor) -> NDArray[np.int32]:
+    array: NDArray[np.int32] = values.numpy().astype(np.int32, copy=False)
+    return array
+
+
+def cpu_kv_layout(config: ModelConfig, dtype: torch.dtype) -> KVLayout:
+    """Pages as the library reads them: a head's slots together."""
+    return KVLayout(
+        block_size=_BLOCK_SIZE,
+        num_kv_heads=config.num_kv_heads,
+        head_size=config.head_size,
+        dtype=dtype,
+        order=KVOrder.BKSD,
+    )
+
+
+def native_config(config: ModelConfig, *, num_threads: int, max_tokens: int) -> NativeConfig:
+    """The library's view of a network. Raises UnsupportedModel for a RoPE scaling nobody computes yet."""
+    ropes = {
+        rope: NativeRope(
+            frequencies=tuple(inverse_frequencies(rope).tolist()), attention_factor=rope.attention_factor
+        )
+        for rope in set(config.ropes)
+        if rope is not None
+    }
+    return NativeConfig(
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_size=config.head_size,
+        vocab_size=config.vocab_size,
+        norm_eps=config.norm_eps,
+        attention_scale=config.query_scale,
+        ropes=tuple(None if rope is None else ropes[rope] for rope in config.ropes),
+        windows=tuple(config.window(layer) for layer in range(config.num_layers)),
+        attention_softcap=config.attention_softcap,
+        logit_softcap=config.logit_softcap,
+        logit_scale=config.logit_scale,
+        residual_scale=config.residual_scale,
+        embedding_scale=config.embedding_scale,
+        has_qk_norm=config.has_qk_norm,
+        norm_placement=_PLACEMENTS[config.norm_placement],
+        activation=_ACTIVATIONS[config.activation],
+        num_experts=config.experts.num_experts if config.experts else 0,
+        max_tokens=max_tokens,
+        num_threads=num_threads,
+    )
+
+
+_PLACEMENTS = {
+    NormPlacement.PRE: Placement.PRE,
+    NormPlacement.POST: Placement.POST,
+    NormPlacement.BOTH: Placement.BOTH,
+}
+_ACTIVATIONS = {
+    Activation.SILU: GateActivation.SILU,
+    Activation.GELU_TANH: GateActivation.GELU_TANH,
+}

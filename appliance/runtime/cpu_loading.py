@@ -1,0 +1,93 @@
+"""Whether the native CPU backend can run a file, at which precision, and its loading. Knows no settings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from appliance.formats.ggml_types import GGMLType
+from appliance.formats.gguf import GGUFFile
+from appliance.model.config import ModelConfig
+from appliance.runtime.cpu import CpuBackend, cpu_kv_layout, native_config
+from appliance.runtime.cpu_weights import PLANS, NativeWeightLoader, PackingPlan
+from appliance.runtime.weights import Progress, read_config
+from kernels.cpu.build import BuildError, build
+from kernels.cpu.library import NativeLibrary, NativeUnsupported, load_library
+from kernels.cpu.native import NativeModelBuilder
+
+_KV_DTYPES = {"auto": torch.bfloat16, "bf16": torch.bfloat16, "int8": torch.int8}
+_FOUR_BIT = (GGMLType.Q4_0, GGMLType.Q4_1)
+# Bytes per parameter, scales included.
+_BYTES_PER_PARAMETER = {"int8": 1.1, "bf16": 2.0, "f32": 4.0}
+
+
+class NotNative(Exception):
+    """The native backend does not run this here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativePlan:
+    """How a file will be held, in the words of the settings, and roughly how large that is."""
+
+    packing: PackingPlan
+    precision: str
+    kv_dtype: str
+    kv_type: torch.dtype
+    weights_bytes: int
+
+
+def plan_native(file: GGUFFile, precision: str, kv_dtype: str) -> NativePlan:
+    """Decide how to hold the file's weights and its KV cache. Raises NotNative."""
+    if kv_dtype not in _KV_DTYPES:
+        raise NotNative(f"its KV cache is bf16 or int8, not {kv_dtype}")
+    linear_types = {file.tensor(name).type for name in file.tensors if name.endswith("attn_output.weight")}
+    is_four_bit = bool(linear_types) and linear_types.issubset(_FOUR_BIT)
+    if precision == "int4" and not is_four_bit:
+        raise NotNative("int4 needs a file that is quantized to Q4_0 or Q4_1")
+    chosen = "auto" if precision == "int4" else precision
+    if chosen not in PLANS:
+        raise NotNative(f"it runs the precisions auto, f32, bf16, int8 and int4, not {precision}")
+    num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
+    keeps_blocks = chosen == "auto"
+    kv_type = _KV_DTYPES[kv_dtype]
+    return NativePlan(
+        packing=PLANS[chosen],
+        precision=_own_precision(linear_types) if keeps_blocks else chosen,
+        kv_dtype="int8" if kv_type == torch.int8 else "bf16",
+        kv_type=kv_type,
+        weights_bytes=file.size_bytes if keeps_blocks else int(num_parameters * _BYTES_PER_PARAMETER[chosen]),
+    )
+
+
+def _own_precision(linear_types: set[GGMLType]) -> str:
+    """The table's word for a file's own blocks; files of 16 bits and more become INT8 per channel."""
+    return "int4" if linear_types.issubset(_FOUR_BIT) else "int8"
+
+
+def open_library(folder: Path) -> NativeLibrary:
+    """Load the native library, compiling it if this is its first use. Raises NotNative."""
+    try:
+        return load_library(build(folder))
+    except (BuildError, OSError) as error:
+        raise NotNative(f"the CPU engine could not be built: {error}") from error
+
+
+def load_native(
+    file: GGUFFile,
+    library: NativeLibrary,
+    plan: NativePlan,
+    *,
+    num_threads: int,
+    max_tokens: int,
+    progress: Progress,
+) -> tuple[CpuBackend, ModelConfig]:
+    """Pack the weights. Raises NotNative for a shape the library does not run, BadModelFile, UnsupportedModel."""
+    architecture, config = read_config(file)
+    try:
+        shape = native_config(config, num_threads=num_threads, max_tokens=max_tokens)
+        with NativeModelBuilder(library, shape) as builder:
+            NativeWeightLoader(file, builder, plan.packing, progress).load(architecture, config)
+            model = builder.finish()
+    except NativeUnsupported as error:
+        raise NotNative(str(error)) from error
+    return CpuBackend(config, model, cpu_kv_layout(config, plan.kv_type)), config

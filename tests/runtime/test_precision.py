@@ -1,0 +1,111 @@
+"""Words for devices, backends and precisions: what they mean, and what is refused until it is there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from appliance.config import BACKENDS, KV_DTYPES, PRECISIONS
+from appliance.errors import BadSetting, NotEnoughMemory
+from appliance.formats.gguf import read_gguf
+from appliance.runtime.backend import select_backend
+from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
+from appliance.runtime.precision import kv_dtype, select_device, weight_dtype
+from oracles.tiny_model import CPU, tiny_model
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "int8": torch.int8}
+
+
+@pytest.mark.parametrize("name", ["f32", "bf16", "f16"])
+def test_a_dense_precision_is_itself(name: str) -> None:
+    assert weight_dtype(name, CPU) == (name, DTYPES[name])
+
+
+def test_auto_on_a_cpu_is_float32() -> None:
+    assert weight_dtype("auto", CPU) == ("f32", torch.float32)
+
+
+@pytest.mark.parametrize("name", sorted(set(PRECISIONS) - {"auto", "f32", "bf16", "f16"}))
+def test_a_precision_of_later_is_refused_with_those_of_now(name: str) -> None:
+    with pytest.raises(BadSetting, match=f"--precision {name} is not .*auto, f32, bf16 and f16") as caught:
+        weight_dtype(name, CPU)
+    assert caught.value.param == "precision"
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("weights", ["f32", "bf16"])
+@pytest.mark.parametrize("wanted", KV_DTYPES)
+def test_every_kv_type_is_available_and_auto_follows_the_weights(wanted: str, weights: str) -> None:
+    name, dtype = kv_dtype(wanted, weights)
+    assert name == (weights if wanted == "auto" else wanted)
+    assert dtype == DTYPES[name]
+
+
+@pytest.mark.parametrize("wanted", BACKENDS)
+def test_a_backend_is_chosen_or_refused_by_name(wanted: str) -> None:
+    if wanted in ("auto", "eager"):
+        assert select_backend(wanted, CPU) == "eager"
+        return
+    with pytest.raises(BadSetting, match=f"--backend {wanted} is not available") as caught:
+        select_backend(wanted, CPU)
+    assert caught.value.param == "backend"
+
+
+def test_the_cpu_can_always_be_chosen() -> None:
+    assert select_device("cpu") == CPU
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert select_device("auto").type == expected
+
+
+@pytest.mark.parametrize("wanted", ["", "gpu", "tpu:0", "cuda:x", "mps", "meta", "cpu cuda"])
+def test_a_word_that_is_no_device_is_refused(wanted: str) -> None:
+    with pytest.raises(BadSetting, match="choose auto, cpu, cuda or cuda:N") as caught:
+        select_device(wanted)
+    assert caught.value.param == "device"
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_how_many_are() -> None:
+    found = torch.cuda.device_count()
+    with pytest.raises(BadSetting, match=f"torch sees {found} CUDA devices; choose cpu or auto"):
+        select_device(f"cuda:{found}")
+
+
+def load(path: Path, *, free_bytes: int = 2**33, **wishes: str) -> LoadedBackend:
+    words = {"backend": "auto", "precision": "auto", "kv_dtype": "auto"} | wishes
+    with read_gguf(path) as file:
+        return load_backend(file, LoadWishes(device=CPU, free_bytes=free_bytes, **words), lambda _: None)
+
+
+def test_a_load_says_what_was_decided(tmp_path: Path) -> None:
+    model = tiny_model(has_head=True)
+    path = model.write(tmp_path / "tiny.gguf", "Q8_0")
+    num_parameters = sum(array.size for array in model.tensors.values())
+    loaded = load(path, precision="bf16", kv_dtype="int8")
+    assert (loaded.backend_name, loaded.precision, loaded.kv_dtype) == ("eager", "bf16", "int8")
+    assert loaded.weights_bytes == 2 * num_parameters
+    assert loaded.backend.kv_layout.dtype == torch.int8
+    assert loaded.backend.device == CPU
+    assert load(path).precision == "f32"
+
+
+def test_weights_that_do_not_fit_are_refused_before_one_is_read(tmp_path: Path) -> None:
+    model = tiny_model()
+    path = model.write(tmp_path / "tiny.gguf")
+    needed = 4 * sum(array.size for array in model.tensors.values())
+    slack = 64 * 2**20
+    assert load(path, free_bytes=needed + slack).weights_bytes == needed
+    with pytest.raises(NotEnoughMemory) as caught:
+        load(path, free_bytes=needed + slack - 1)
+    assert "'tiny.gguf' needs" in caught.value.message
+    assert "as f32" in caught.value.message
+    assert "--precision bf16 needs" in caught.value.message
+    with pytest.raises(NotEnoughMemory, match="choose a model under"):
+        load(path, free_bytes=1000)
+
+
+@pytest.mark.parametrize("wishes", [{"backend": "cuda"}, {"precision": "int4"}])
+def test_a_wish_that_cannot_be_met_is_refused_before_memory_is_looked_at(
+    tmp_path: Path, wishes: dict[str, str]
+) -> None:
+    with pytest.raises(BadSetting):
+        load(tiny_model().write(tmp_path / "tiny.gguf"), free_bytes=0, **wishes)

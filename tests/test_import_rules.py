@@ -1,0 +1,295 @@
+"""Who may import whom: read from every import statement, and checked by importing for real."""
+
+import ast
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("appliance", "kernels", "tui")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What modules under a name may import: of ours, by prefix, and of others, by top-level name.
+
+    The standard library and the module's own package are always allowed.
+    """
+
+    ours: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+ENGINE_VALUES = tuple(f"appliance.engine.{name}" for name in ("batch", "percentiles", "sequence", "stats"))
+# The longest name that fits a module rules it. A module that no name fits fails the suite.
+RULES = {
+    "appliance": Rule(),  # the package's own __init__
+    "appliance.errors": Rule(),
+    "appliance.logs": Rule(),
+    "appliance.config": Rule(ours=("appliance.errors",)),
+    "appliance.paths": Rule(ours=("appliance.errors",), others=("platformdirs",)),
+    "appliance.catalog": Rule(ours=("appliance.errors", "appliance.paths"), others=("msgspec",)),
+    "appliance.engine": Rule(ours=("appliance.errors",)),
+    "appliance.formats": Rule(ours=("appliance.errors",), others=("numpy",)),
+    "appliance.text": Rule(ours=("appliance.errors", "appliance.formats"), others=("jinja2", "tokenizers")),
+    "kernels": Rule(others=("numpy", "torch")),
+    "appliance.model": Rule(ours=("appliance.errors", "kernels"), others=("torch",)),
+    "appliance.runtime": Rule(
+        ours=("appliance.errors", "appliance.formats", "appliance.model", "kernels", *ENGINE_VALUES),
+        others=("numpy", "torch"),
+    ),
+    "appliance.observe": Rule(ours=("appliance.errors", *ENGINE_VALUES), others=("httpx", "psutil")),
+    "appliance.model_pool": Rule(ours=("appliance.engine", "appliance.errors", "appliance.text")),
+    "appliance.download": Rule(
+        ours=("appliance.catalog", "appliance.errors", "appliance.paths"),
+        others=("filelock", "httpx", "huggingface_hub", "msgspec"),
+    ),
+    "appliance.server": Rule(
+        ours=(
+            "appliance.catalog",
+            "appliance.config",
+            "appliance.engine",
+            "appliance.errors",
+            "appliance.model_pool",
+            "appliance.observe",
+            "appliance.text",
+        ),
+        others=("litestar", "msgspec", "psutil", "uvicorn"),
+    ),
+    # Shared with the dashboard, which has nothing else of the server.
+    "appliance.server.schemas": Rule(others=("msgspec",)),
+    "tui": Rule(
+        ours=("appliance.paths", "appliance.server.schemas"), others=("httpx", "msgspec", "rich", "textual")
+    ),
+    # What composes the rest. Torch only in the loader, which is imported once there is something to load.
+    "appliance.loader": Rule(
+        ours=tuple(
+            f"appliance.{name}"
+            for name in (
+                "catalog",
+                "config",
+                "engine",
+                "errors",
+                "formats",
+                "model_pool",
+                "observe",
+                "runtime",
+                "text",
+            )
+        ),
+        others=("torch",),
+    ),
+    "appliance.serve": Rule(
+        ours=tuple(
+            f"appliance.{name}"
+            for name in (
+                "catalog",
+                "config",
+                "download",
+                "errors",
+                "loader",
+                "model_pool",
+                "paths",
+                "server",
+            )
+        )
+    ),
+    "appliance.commands": Rule(
+        ours=(
+            *tuple(
+                f"appliance.{name}"
+                for name in (
+                    "catalog",
+                    "config",
+                    "download",
+                    "engine",
+                    "errors",
+                    "formats",
+                    "loader",
+                    "logs",
+                    "model_pool",
+                    "paths",
+                    "serve",
+                    "text",
+                )
+            ),
+            "tui.run",
+        ),
+        others=("msgspec", "rich"),
+    ),
+    "appliance.__main__": Rule(ours=("appliance.commands", "appliance.config", "appliance.errors")),
+}
+
+
+def is_under(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(prefix + ".")
+
+
+def rule_of(module: str) -> tuple[str, Rule]:
+    fitting = [name for name in RULES if is_under(module, name)]
+    name = max(fitting, key=len, default="")
+    # "appliance" is for the package itself: a new package needs a rule of its own.
+    assert name and (name != "appliance" or module == "appliance"), f"no rule for {module}; add one to RULES"
+    return name, RULES[name]
+
+
+def imported_names(source: str) -> set[str]:
+    """Every module that the source imports, at the top or inside, also by a name in a string."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports are not used here"
+            # `from appliance import paths` imports a module; `from appliance.paths import f` a function.
+            names |= {
+                f"{node.module}.{alias.name}" if node.module in PACKAGES else str(node.module)
+                for alias in node.names
+            }
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called in ("import_module", "__import__"):
+                names.add(str(node.args[0].value))
+    return names
+
+
+def violations(module: str, source: str) -> list[str]:
+    """The imports of a module that its rule does not allow."""
+    name, rule = rule_of(module)
+    is_gpu = module.rsplit(".", 1)[-1].startswith("gpu") and is_under(module, "kernels")
+    others = (*rule.others, "triton") if is_gpu else rule.others
+    found = []
+    for imported in sorted(imported_names(source)):
+        top = imported.split(".")[0]
+        if top in PACKAGES:
+            allowed = (name, *rule.ours, "appliance.__version__")
+            if not any(is_under(imported, prefix) for prefix in allowed):
+                found.append(imported)
+        elif top not in sys.stdlib_module_names and top not in others:
+            found.append(imported)
+    return found
+
+
+def modules() -> dict[str, Path]:
+    files = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return files
+
+
+MODULES = modules()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_its_rule_allows(module: str) -> None:
+    assert violations(module, MODULES[module].read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("appliance.engine.scheduler", "import torch"),
+        ("appliance.engine.scheduler", "import numpy as np"),
+        ("appliance.engine.scheduler", "from appliance.server import app"),
+        ("kernels.norm.reference", "import triton"),
+        ("kernels.norm.reference", "from appliance.errors import BadModelFile"),
+        ("appliance.model.decoder", "from appliance.runtime.kv_cache import plan_kv"),
+        ("appliance.model.decoder", "from appliance.engine.batch import Batch"),
+        ("appliance.runtime.runner", "from appliance.engine.scheduler import Scheduler"),
+        ("appliance.runtime.runner", "def f():\n    import litestar"),
+        ("appliance.formats.gguf", "import torch"),
+        ("appliance.text.tokenizer", "import numpy"),
+        ("appliance.server.app", "import torch.nn"),
+        ("appliance.server.app", "from appliance.runtime.runner import ModelRunner"),
+        ("appliance.server.app", "from appliance import loader"),
+        ("appliance.server.app", "import importlib; importlib.import_module('appliance.loader')"),
+        ("appliance.server.schemas", "from appliance.server import app"),
+        ("tui.app", "from appliance.server.app import create_app"),
+        ("tui.app", "from appliance.engine.stats import EngineSnapshot"),
+        ("appliance.catalog", "import packaging.version"),
+        ("appliance.catalog", "from tests import conftest"),
+        ("appliance.__main__", "from appliance.serve import open_appliance"),
+        ("appliance.commands.run", "import torch"),
+    ],
+)
+def test_the_rules_catch_what_they_are_for(module: str, source: str) -> None:
+    assert len(violations(module, source)) == 1
+
+
+def test_triton_is_allowed_in_gpu_files_only() -> None:
+    assert violations("kernels.norm.gpu", "import triton.language as tl") == []
+    assert violations("kernels.norm.gpu_tuned", "import triton") == []
+    assert violations("kernels.gpu.reference", "import triton") == ["triton"]
+
+
+def test_a_module_without_a_rule_is_noticed() -> None:
+    with pytest.raises(AssertionError, match=r"no rule for appliance\.novelty"):
+        rule_of("appliance.novelty")
+
+
+def test_every_rule_rules_something() -> None:
+    ruling = {rule_of(module)[0] for module in MODULES}
+    assert ruling == set(RULES)
+
+
+def test_the_packaging_folder_never_becomes_a_package() -> None:
+    """It would shadow the library of that name, which pip and others import."""
+    assert not (ROOT / "packaging" / "__init__.py").exists()
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "module", ["appliance.server.app", "appliance.serve", "appliance.__main__", "tui.run"]
+)
+def test_importing_it_loads_no_torch(module: str) -> None:
+    code = f"import sys, {module}; print([m for m in ('torch', 'triton', 'appliance.runtime') if m in sys.modules])"
+    assert run_python(code) == "[]"
+
+
+BARE_MACHINE = """
+import importlib, importlib.abc, pkgutil, sys
+
+BLOCKED = {
+    "bitsandbytes", "filelock", "gguf", "httpx", "huggingface_hub", "jinja2", "litestar", "msgspec",
+    "platformdirs", "psutil", "rich", "textual", "tui", "uvicorn",
+}
+class Block(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in BLOCKED:
+            raise ImportError(f"{name} is not on this machine")
+
+import torch  # its own optional imports are its own affair
+sys.meta_path.insert(0, Block())
+try:
+    import litestar
+except ImportError:
+    pass
+else:
+    raise SystemExit("the block does not work")
+has_triton = importlib.util.find_spec("triton") is not None
+count = 0
+for root in ("appliance.engine", "appliance.runtime", "appliance.model", "kernels"):
+    package = importlib.import_module(root)
+    for found in pkgutil.walk_packages(package.__path__, root + "."):
+        if found.name.rsplit(".", 1)[-1].startswith("gpu") and not has_triton:
+            continue
+        importlib.import_module(found.name)
+        count += 1
+print(count)
+"""
+
+
+def test_the_data_plane_imports_on_a_machine_that_has_torch_and_little_else() -> None:
+    assert int(run_python(BARE_MACHINE)) > 30
