@@ -46,17 +46,7 @@ def load_model(settings: Settings, found: ModelFile, report: Report) -> Resident
         tokenizer = tokenizer_from_gguf(file)
         template = _chat_template(file, tokenizer)
         num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
-        wishes = LoadWishes(
-            backend=settings.backend,
-            precision=settings.precision,
-            kv_dtype=settings.kv_dtype,
-            device=device,
-            num_threads=num_threads,
-            step_tokens=settings.step_tokens,
-            free_bytes=_free_bytes(device),
-            library_folder=paths.cache_dir() / "native",
-        )
-        loaded = load_backend(file, wishes, report)
+        loaded = load_backend(file, _wishes(settings, device, num_threads), report)
     context_length = _context_length(settings.context, loaded)
     plan = _plan_kv(settings, loaded, context_length)
     logger.info(plan.explanation)
@@ -82,6 +72,19 @@ def load_model(settings: Settings, found: ModelFile, report: Report) -> Resident
         chat_template=template,
         facts=facts,
         close=engine.stop,
+    )
+
+
+def _wishes(settings: Settings, device: torch.device, num_threads: int) -> LoadWishes:
+    return LoadWishes(
+        backend=settings.backend,
+        precision=settings.precision,
+        kv_dtype=settings.kv_dtype,
+        device=device,
+        num_threads=num_threads,
+        step_tokens=settings.step_tokens,
+        free_bytes=_free_bytes(device),
+        library_folder=paths.cache_dir() / "native",
     )
 
 

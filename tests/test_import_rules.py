@@ -23,7 +23,11 @@ class Rule:
     others: tuple[str, ...] = ()
 
 
-ENGINE_VALUES = tuple(f"appliance.engine.{name}" for name in ("batch", "percentiles", "sequence", "stats"))
+def appliance(names: str) -> tuple[str, ...]:
+    return tuple(f"appliance.{name}" for name in names.split())
+
+
+ENGINE_VALUES = appliance("engine.batch engine.percentiles engine.sequence engine.stats")
 # The longest name that fits a module rules it. A module that no name fits fails the suite.
 RULES = {
     "appliance": Rule(),  # the package's own __init__
@@ -48,16 +52,8 @@ RULES = {
         others=("filelock", "httpx", "huggingface_hub", "msgspec"),
     ),
     "appliance.server": Rule(
-        ours=(
-            "appliance.catalog",
-            "appliance.config",
-            "appliance.engine",
-            "appliance.errors",
-            "appliance.model_pool",
-            "appliance.observe",
-            "appliance.text",
-        ),
-        others=("litestar", "msgspec", "psutil", "uvicorn"),
+        ours=appliance("catalog config engine errors model_pool observe text"),
+        others=("litestar", "msgspec", "psutil", "uvicorn", "uvloop"),
     ),
     # Shared with the dashboard, which has nothing else of the server.
     "appliance.server.schemas": Rule(others=("msgspec",)),
@@ -66,57 +62,20 @@ RULES = {
     ),
     # What composes the rest. Torch only in the loader, which is imported once there is something to load.
     "appliance.loader": Rule(
-        ours=tuple(
-            f"appliance.{name}"
-            for name in (
-                "catalog",
-                "config",
-                "engine",
-                "errors",
-                "formats",
-                "model_pool",
-                "observe",
-                "runtime",
-                "text",
-            )
+        ours=appliance(
+            "catalog config engine errors formats model_pool observe paths runtime text",
         ),
         others=("torch",),
     ),
     "appliance.serve": Rule(
-        ours=tuple(
-            f"appliance.{name}"
-            for name in (
-                "catalog",
-                "config",
-                "download",
-                "errors",
-                "loader",
-                "model_pool",
-                "paths",
-                "server",
-            )
-        )
+        ours=appliance("catalog config download errors loader model_pool paths server"),
     ),
     "appliance.commands": Rule(
         ours=(
-            *tuple(
-                f"appliance.{name}"
-                for name in (
-                    "catalog",
-                    "config",
-                    "download",
-                    "engine",
-                    "errors",
-                    "formats",
-                    "loader",
-                    "logs",
-                    "model_pool",
-                    "paths",
-                    "serve",
-                    "text",
-                )
-            ),
             "tui.run",
+            *appliance(
+                "catalog config download engine errors formats loader logs model_pool paths serve text"
+            ),
         ),
         others=("msgspec", "rich"),
     ),
@@ -132,7 +91,8 @@ def rule_of(module: str) -> tuple[str, Rule]:
     fitting = [name for name in RULES if is_under(module, name)]
     name = max(fitting, key=len, default="")
     # "appliance" is for the package itself: a new package needs a rule of its own.
-    assert name and (name != "appliance" or module == "appliance"), f"no rule for {module}; add one to RULES"
+    is_ruled = name not in ("", "appliance") or module == "appliance"
+    assert is_ruled, f"no rule for {module}; add one to RULES"
     return name, RULES[name]
 
 
@@ -185,9 +145,10 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_what_its_rule_allows(module: str) -> None:
-    assert violations(module, MODULES[module].read_text(encoding="utf-8")) == []
+def test_every_module_imports_only_what_its_rule_allows() -> None:
+    found = {module: violations(module, path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
+    assert {module: imports for module, imports in found.items() if imports} == {}
+    assert len(found) > 100
 
 
 @pytest.mark.parametrize(
@@ -254,7 +215,8 @@ def run_python(code: str) -> str:
     "module", ["appliance.server.app", "appliance.serve", "appliance.__main__", "tui.run"]
 )
 def test_importing_it_loads_no_torch(module: str) -> None:
-    code = f"import sys, {module}; print([m for m in ('torch', 'triton', 'appliance.runtime') if m in sys.modules])"
+    heavy = ("torch", "triton", "appliance.runtime")
+    code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     assert run_python(code) == "[]"
 
 

@@ -81,7 +81,7 @@ def load_native(
     max_tokens: int,
     progress: Progress,
 ) -> tuple[CpuBackend, ModelConfig]:
-    """Pack the weights. Raises NotNative for a shape the library does not run, BadModelFile, UnsupportedModel."""
+    """Pack the weights. Raises NotNative for a shape the library does not run, BadModelFile."""
     architecture, config = read_config(file)
     try:
         shape = native_config(config, num_threads=num_threads, max_tokens=max_tokens)

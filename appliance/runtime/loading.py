@@ -74,6 +74,8 @@ def load_backend(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBa
 
 
 def _load_native(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
+    # Before anything that takes time: a file that cannot be run is refused at once.
+    read_config(file)
     plan = cpu_loading.plan_native(file, wishes.precision, wishes.kv_dtype)
     _require_room(file, plan.precision, plan.weights_bytes, wishes.free_bytes)
     report("preparing the CPU engine, once", None)

@@ -25,6 +25,8 @@ from appliance.model.decoder import ForwardOutputs
 
 # A backend may give this many best tokens in place of all logits.
 MAX_CANDIDATES = 1024
+# Below this only the likeliest token is ever drawn, and dividing by it soon overflows float32.
+_LEAST_TEMPERATURE = 1e-6
 # A nucleus this wide is found without sorting the whole vocabulary.
 _NUCLEUS_GUESS = 1024
 # Cumulated at once; the sums of chunks come first, so that a draw reads the vocabulary twice, in order.
@@ -127,7 +129,7 @@ def choose(logits_V: torch.Tensor, params: SamplingParams, number: float) -> int
     if 0 < params.top_k <= min(MAX_CANDIDATES, len(logits_V)):
         values_K, ids_K = logits_V.topk(params.top_k)
         return choose_among(ids_K, values_K, params, number)
-    scaled_V = logits_V / params.temperature
+    scaled_V = logits_V / _temperature(params)
     if 0 < params.top_k < len(scaled_V):
         scaled_V.masked_fill_(scaled_V < scaled_V.topk(params.top_k).values[-1], -math.inf)
     return draw(_cut(scaled_V.softmax(-1), params), number)
@@ -136,8 +138,12 @@ def choose(logits_V: torch.Tensor, params: SamplingParams, number: float) -> int
 def choose_among(ids_K: torch.Tensor, values_K: torch.Tensor, params: SamplingParams, number: float) -> int:
     """Draw from the cut distribution over the best tokens only."""
     order = ids_K.argsort()
-    probs_K = (values_K[order] / params.temperature).softmax(-1)
+    probs_K = (values_K[order] / _temperature(params)).softmax(-1)
     return int(ids_K[order[draw(_cut(probs_K, params), number)]])
+
+
+def _temperature(params: SamplingParams) -> float:
+    return max(params.temperature, _LEAST_TEMPERATURE)
 
 
 def _cut(probs_V: torch.Tensor, params: SamplingParams) -> torch.Tensor:
@@ -159,8 +165,7 @@ def draw(weights_V: torch.Tensor, number: float) -> int:
     totals_W = chunks_CW[chunk].cumsum(-1, dtype=torch.float64)
     # By a rounding the chunk's own total may fall short of its share of the sum: its last weight then.
     index = int(torch.searchsorted(totals_W, target - before, right=True))
-    index = min(index, int(chunks_CW[chunk].nonzero()[-1]))
-    return chunk * _DRAW_CHUNK + index
+    return min(chunk * _DRAW_CHUNK + index, int(weights_V.nonzero()[-1]))
 
 
 def nucleus_threshold(probs_V: torch.Tensor, top_p: float) -> torch.Tensor:

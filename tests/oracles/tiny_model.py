@@ -9,7 +9,7 @@ import torch
 from appliance.engine.batch import Batch, ScheduledSequence
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.formats.gguf import read_gguf
-from appliance.runtime.backend import EagerBackend
+from appliance.runtime.backend import Backend, EagerBackend
 from appliance.runtime.inputs import build_inputs
 from appliance.runtime.weights import WeightLoader, read_config
 from formats.gguf_builder import Value, encode_tensor, tiny_llama_metadata, write_gguf
@@ -119,7 +119,7 @@ def load_eager(
     return backend
 
 
-def logits_by_chunks(backend: EagerBackend, token_ids: list[int], chunks: tuple[int, ...]) -> np.ndarray:
+def logits_by_chunks(backend: Backend, token_ids: list[int], chunks: tuple[int, ...]) -> np.ndarray:
     """Run one sequence in these chunks; return the logits at each chunk's last token, (chunks, V)."""
     assert sum(chunks) == len(token_ids)
     block_size = backend.kv_layout.block_size
@@ -135,9 +135,11 @@ def logits_by_chunks(backend: EagerBackend, token_ids: list[int], chunks: tuple[
             block_table=table[: -(-(done + chunk) // block_size)],
             known_token_ids=token_ids,
             num_prompt_tokens=len(token_ids),
-            sampling=SamplingParams(temperature=0.0),
+            sampling=SamplingParams(temperature=0.0, num_logprobs=0),  # which takes all logits
         )
         inputs = build_inputs(Batch(sequences=(scheduled,)), block_size=block_size, device=CPU)
-        rows.append(backend.forward(inputs).logits.numpy())
+        logits = backend.forward(inputs).logits
+        assert logits is not None
+        rows.append(logits.numpy())
         done += chunk
     return np.concatenate(rows)

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from appliance.config import BACKENDS, KV_DTYPES, PRECISIONS
+from appliance.config import KV_DTYPES, PRECISIONS
 from appliance.errors import BadSetting, NotEnoughMemory
 from appliance.formats.gguf import read_gguf
-from appliance.runtime.backend import select_backend
 from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
 from appliance.runtime.precision import kv_dtype, select_device, weight_dtype
 from oracles.tiny_model import CPU, tiny_model
@@ -41,16 +40,6 @@ def test_every_kv_type_is_available_and_auto_follows_the_weights(wanted: str, we
     assert dtype == DTYPES[name]
 
 
-@pytest.mark.parametrize("wanted", BACKENDS)
-def test_a_backend_is_chosen_or_refused_by_name(wanted: str) -> None:
-    if wanted in ("auto", "eager"):
-        assert select_backend(wanted, CPU) == "eager"
-        return
-    with pytest.raises(BadSetting, match=f"--backend {wanted} is not available") as caught:
-        select_backend(wanted, CPU)
-    assert caught.value.param == "backend"
-
-
 def test_the_cpu_can_always_be_chosen() -> None:
     assert select_device("cpu") == CPU
     expected = "cuda" if torch.cuda.is_available() else "cpu"
@@ -70,10 +59,18 @@ def test_a_gpu_that_is_not_there_is_refused_with_how_many_are() -> None:
         select_device(f"cuda:{found}")
 
 
-def load(path: Path, *, free_bytes: int = 2**33, **wishes: str) -> LoadedBackend:
-    words = {"backend": "auto", "precision": "auto", "kv_dtype": "auto"} | wishes
+def load(path: Path, *, free_bytes: int = 2**33, device: torch.device = CPU, **wishes: str) -> LoadedBackend:
+    words = {"backend": "eager", "precision": "auto", "kv_dtype": "auto"} | wishes
     with read_gguf(path) as file:
-        return load_backend(file, LoadWishes(device=CPU, free_bytes=free_bytes, **words), lambda _: None)
+        asked = LoadWishes(
+            device=device,
+            num_threads=1,
+            step_tokens=64,
+            free_bytes=free_bytes,
+            library_folder=path.parent / "native",
+            **words,
+        )
+        return load_backend(file, asked, lambda *_: None)
 
 
 def test_a_load_says_what_was_decided(tmp_path: Path) -> None:
@@ -103,9 +100,26 @@ def test_weights_that_do_not_fit_are_refused_before_one_is_read(tmp_path: Path) 
         load(path, free_bytes=1000)
 
 
-@pytest.mark.parametrize("wishes", [{"backend": "cuda"}, {"precision": "int4"}])
+@pytest.mark.parametrize(
+    "wishes", [{"backend": "cuda"}, {"precision": "int4"}, {"backend": "cpu", "kv_dtype": "f32"}], ids=str
+)
 def test_a_wish_that_cannot_be_met_is_refused_before_memory_is_looked_at(
     tmp_path: Path, wishes: dict[str, str]
 ) -> None:
     with pytest.raises(BadSetting):
         load(tiny_model().write(tmp_path / "tiny.gguf"), free_bytes=0, **wishes)
+
+
+def test_the_cpu_backend_does_not_pretend_to_run_on_a_gpu(tmp_path: Path) -> None:
+    path = tiny_model().write(tmp_path / "tiny.gguf")
+    with pytest.raises(BadSetting, match="--backend cpu does not run on --device cuda"):
+        load(path, backend="cpu", device=torch.device("cuda"))
+
+
+def test_auto_says_why_it_takes_the_slower_backend(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tiny_model().write(tmp_path / "tiny.gguf")
+    assert load(path, backend="auto", kv_dtype="f32").backend_name == "eager"
+    assert "using the eager backend" in caplog.text
+    assert "bf16 or int8, not f32" in caplog.text
+    with pytest.raises(BadSetting, match="--backend cpu cannot run this: its KV cache is bf16 or int8"):
+        load(path, backend="cpu", kv_dtype="f32")

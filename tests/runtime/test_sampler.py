@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from appliance.engine.batch import FailureKind, ScheduledSequence, SequenceOutput
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
-from appliance.runtime.sampler import choose, nucleus_threshold, sample, uniform
+from appliance.model.decoder import Candidates, ForwardOutputs
+from appliance.runtime.sampler import (
+    MAX_CANDIDATES,
+    choose,
+    draw,
+    needs_logits,
+    nucleus_threshold,
+    num_candidates,
+    sample,
+    uniform,
+)
 from oracles.sampling import chi_square, distribution, penalised
 
 LOGITS = (np.random.default_rng(3).standard_normal(40) * 2).tolist()
@@ -30,6 +40,10 @@ def scheduled(
     )
 
 
+def sample_rows(rows: torch.Tensor, sequences: list[ScheduledSequence]) -> list[SequenceOutput]:
+    return sample(ForwardOutputs(logits=rows.clone(), hidden=None), sequences)
+
+
 def sample_one(
     logits: list[float],
     params: SamplingParams,
@@ -37,7 +51,7 @@ def sample_one(
     prompt: tuple[int, ...] = (1,),
     output: tuple[int, ...] = (),
 ) -> SequenceOutput:
-    (chosen,) = sample(torch.tensor([logits]), [scheduled(params, prompt=prompt, output=output)])
+    (chosen,) = sample_rows(torch.tensor([logits]), [scheduled(params, prompt=prompt, output=output)])
     return chosen
 
 
@@ -136,10 +150,10 @@ def test_a_row_gets_the_same_alone_and_in_a_batch() -> None:
         for i in range(32)
     ]
     sequences = [scheduled(p, output=tuple(range(i % 5)), number=i) for i, p in enumerate(params)]
-    together = sample(rows.clone(), sequences)
+    together = sample_rows(rows, sequences)
     for i, sequence in enumerate(sequences):
-        assert sample(rows[i : i + 1].clone(), [sequence]) == [together[i]]
-    backwards = sample(rows.flip(0).clone(), sequences[::-1])
+        assert sample_rows(rows[i : i + 1], [sequence]) == [together[i]]
+    backwards = sample_rows(rows.flip(0), sequences[::-1])
     assert backwards[::-1] == together
 
 
@@ -237,7 +251,7 @@ def test_a_row_that_is_not_finite_fails_alone(bad: float) -> None:
     rows = torch.tensor([LOGITS, LOGITS, LOGITS])
     rows[1, 17] = bad
     params = SamplingParams(temperature=0.0)
-    outputs = sample(rows, [scheduled(params, number=i) for i in range(3)])
+    outputs = sample_rows(rows, [scheduled(params, number=i) for i in range(3)])
     assert [output.sequence_id for output in outputs] == [0, 1, 2]
     assert token_of(outputs[0]) == token_of(outputs[2]) == int(np.argmax(LOGITS))
     assert outputs[1].failure is not None
@@ -271,3 +285,91 @@ def test_a_vocabulary_of_one_token_works() -> None:
     assert token_of(output) == 0
     assert output.logprobs is not None
     assert output.logprobs[0].logprob == 0.0
+
+
+def best_of(rows: torch.Tensor, count: int) -> ForwardOutputs:
+    """What a backend gives that keeps its logits to itself."""
+    values, ids = rows.topk(count)
+    return ForwardOutputs(
+        logits=None, hidden=None, candidates=Candidates(ids=ids.to(torch.int32), logits=values)
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"temperature": 0.0},
+        {"top_k": 1},
+        {"top_k": 7},
+        {"top_k": 200, "top_p": 0.7},
+        {"top_k": 200, "temperature": 0.4, "min_p": 0.03},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("extra", [0, 50])
+def test_best_tokens_alone_give_what_all_logits_give(changes: dict[str, float], extra: int) -> None:
+    rows = torch.from_numpy(np.random.default_rng(4).standard_normal((24, 301)) * 3).float()
+    sequences = [scheduled(SamplingParams(seed=i, **changes), number=i) for i in range(24)]
+    assert not any(map(needs_logits, sequences))
+    outputs = best_of(rows, max(map(num_candidates, sequences)) + extra)
+    assert sample(outputs, sequences) == sample_rows(rows, sequences)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"top_p": 0.5},
+        {"top_k": MAX_CANDIDATES + 1},
+        {"temperature": 0.0, "num_logprobs": 0},
+        {"temperature": 0.0, "presence_penalty": 0.1},
+        {"top_k": 5, "repetition_penalty": 1.1},
+        {"top_k": 5, "min_tokens": 1, "stop_token_ids": frozenset({3})},
+    ],
+    ids=str,
+)
+def test_what_best_tokens_cannot_answer_asks_for_logits(changes: dict[str, float]) -> None:
+    sequence = scheduled(SamplingParams(**changes))
+    assert needs_logits(sequence)
+    assert num_candidates(sequence) == 1
+
+
+def test_past_min_tokens_best_tokens_are_enough() -> None:
+    params = SamplingParams(temperature=0.0, min_tokens=1, stop_token_ids=frozenset({3}))
+    assert needs_logits(scheduled(params))
+    assert not needs_logits(scheduled(params, output=(1,)))
+
+
+def test_a_row_of_best_tokens_that_is_not_finite_fails_alone() -> None:
+    outputs = best_of(torch.tensor([LOGITS, LOGITS]), 3)
+    assert outputs.candidates is not None
+    outputs.candidates.ids[0] = -1
+    broken, sound = sample(outputs, [scheduled(SamplingParams(temperature=0.0), number=i) for i in range(2)])
+    assert broken.failure is not None
+    assert token_of(sound) == int(np.argmax(LOGITS))
+
+
+def test_a_step_without_rows_gives_nothing() -> None:
+    assert sample(ForwardOutputs(logits=torch.empty(0, 5), hidden=None), []) == []
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 1000])
+def test_a_draw_passes_the_running_total_across_chunks(size: int) -> None:
+    rng = np.random.default_rng(size)
+    weights = rng.random(size) * (rng.random(size) < 0.3)
+    weights[rng.integers(size)] = 1.0
+    totals = np.cumsum(weights)
+    for number in [0.0, *rng.random(50).tolist(), 1 - 2**-53]:
+        index = draw(torch.from_numpy(weights), number)
+        assert weights[index] > 0
+        assert totals[index] >= totals[-1] * number * (1 - 1e-12)
+        assert totals[index] - weights[index] <= totals[-1] * number * (1 + 1e-12)
+
+
+def test_two_tokens_that_change_places_by_a_last_bit_do_not_change_the_draw() -> None:
+    """Drawn in vocabulary order: from the likeliest down, half of these draws would flip."""
+    for seed in range(40):
+        params = SamplingParams(temperature=1.0, top_k=2, seed=seed)
+        over = token_of(sample_one([5.0, 1.0 + 1e-6, 5.0 + 1e-6], params))
+        under = token_of(sample_one([5.0 + 1e-6, 1.0, 5.0], params))
+        assert over == under

@@ -1,0 +1,308 @@
+// Matrix products over packed panels: tiles of a few rows by one panel, accumulated in registers. Each output is
+// summed group by group in one order, whatever the tile, so a row's result does not depend on its neighbours.
+#pragma once
+
+namespace {
+
+using acpu::GemmTask;
+using acpu::kGroup;
+using acpu::kPanel;
+using acpu::kUnit;
+using acpu::LinearView;
+
+template <int R, int NV>
+static inline void dot_group8(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
+  ACPU_UNROLL
+  for (int k = 0; k < kGroup; k += 4, w += kPanel * 4) {
+    vi step[NV];
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) step[v] = iload(w + v * W * 4);
+    ACPU_UNROLL
+    for (int r = 0; r < R; ++r) {
+      int32_t four;
+      __builtin_memcpy(&four, x[r] + at + k, 4);
+      const vi b = iset(four);
+      ACPU_UNROLL
+      for (int v = 0; v < NV; ++v) acc[r][v] = dot4(acc[r][v], step[v], b);
+    }
+  }
+}
+
+// A byte holds input j in its low and input j + 16 in its high nibble, as in the file's own blocks.
+template <int R, int NV>
+static inline void dot_group4(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
+  ACPU_UNROLL
+  for (int k = 0; k < kGroup / 2; k += 4, w += kPanel * 4) {
+    vi low[NV], high[NV];
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) {
+      const vi step = iload(w + v * W * 4);
+      low[v] = low_nibbles(step);
+      high[v] = high_nibbles(step);
+    }
+    ACPU_UNROLL
+    for (int r = 0; r < R; ++r) {
+      int32_t four, next;
+      __builtin_memcpy(&four, x[r] + at + k, 4);
+      __builtin_memcpy(&next, x[r] + at + k + 16, 4);
+      const vi a = iset(four), b = iset(next);
+      ACPU_UNROLL
+      for (int v = 0; v < NV; ++v) acc[r][v] = dot4_nibble(acc[r][v], low[v], a);
+      ACPU_UNROLL
+      for (int v = 0; v < NV; ++v) acc[r][v] = dot4_nibble(acc[r][v], high[v], b);
+    }
+  }
+}
+
+constexpr bool is_4bit(int kind) {
+  return kind == acpu::kGroup4 || kind == acpu::kGroup4Min || kind == acpu::kAffine4;
+}
+constexpr bool has_minima(int kind) {
+  return kind == acpu::kGroup4Min || kind == acpu::kAffine4 || kind == acpu::kAffine8;
+}
+constexpr bool has_f32_scales(int kind) { return kind == acpu::kAffine4 || kind == acpu::kAffine8; }
+
+// What to add per unit of the activations' sum: the level's dot has taken `have` off each weight, the format
+// wants `want` taken off.
+constexpr int offset_of(int kind) {
+  const int have = is_4bit(kind) ? 0 : kBias8;
+  const int want = has_minima(kind) ? 0 : kind == acpu::kGroup4 ? 8 : 128;
+  return have - want;
+}
+
+// The next panel, asked for in equal parts by the row tiles that work on this one: `bytes` at each group.
+struct Ahead {
+  const uint8_t* data;
+  int bytes;
+};
+
+template <int KIND, int R, int NV>
+static inline void integer_tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act,
+                                int row, Ahead ahead, vf (&out)[R][NV]) {
+  const int groups = weight.num_groups;
+  const int8_t* x[R];
+  const float *scales[R], *weighted[R];
+  const int32_t* sums[R];
+  ACPU_UNROLL
+  for (int r = 0; r < R; ++r) {
+    const int64_t at = (int64_t)(row + r) * groups;
+    x[r] = act.q + at * kGroup;
+    scales[r] = act.scales + at;
+    weighted[r] = act.weighted_sums + at;
+    sums[r] = act.sums + at;
+  }
+  vf f[R][NV];
+  ACPU_UNROLL
+  for (int r = 0; r < R; ++r)
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) f[r][v] = zero();
+  constexpr int kWeightBytes = kPanel * kGroup / (is_4bit(KIND) ? 2 : 1);
+  for (int g = 0; g < groups; ++g, panel += weight.record_bytes) {
+    for (int i = 0; i < ahead.bytes; i += 64) prefetch(ahead.data + (int64_t)g * ahead.bytes + i);
+    vi acc[R][NV];
+    ACPU_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const vi start = offset_of(KIND) == 0 ? izero() : iset(offset_of(KIND) * sums[r][g]);
+      ACPU_UNROLL
+      for (int v = 0; v < NV; ++v) acc[r][v] = start;
+    }
+    const uint8_t* w = panel + channel * 4;
+    const uint8_t* own = panel + kWeightBytes;
+    if (is_4bit(KIND))
+      dot_group4<R, NV>(w, x, g * kGroup, acc);
+    else
+      dot_group8<R, NV>(w, x, g * kGroup, acc);
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) {
+      const int at = channel + v * W;
+      vf scale = zero(), minimum = zero();
+      if (has_f32_scales(KIND))
+        scale = load((const float*)own + at), minimum = load((const float*)own + kPanel + at);
+      else if (KIND != acpu::kChannel8)
+        scale = load_f16((const uint16_t*)own + at);
+      if (KIND == acpu::kGroup4Min) minimum = load_f16((const uint16_t*)own + kPanel + at);
+      ACPU_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const vf s = set(scales[r][g]);
+        f[r][v] = fma(to_f(acc[r][v]), KIND == acpu::kChannel8 ? s : mul(scale, s), f[r][v]);
+        if (has_minima(KIND)) f[r][v] = fma(minimum, set(weighted[r][g]), f[r][v]);
+      }
+    }
+  }
+  ACPU_UNROLL
+  for (int r = 0; r < R; ++r)
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) out[r][v] = f[r][v];
+}
+
+template <int R, int NV>
+static inline void bf16_tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act,
+                             int row, vf (&out)[R][NV]) {
+  const int64_t inputs = (int64_t)weight.num_groups * kGroup;
+  const uint16_t* x = act.bf16 + row * inputs;
+  vf f[R][NV];
+  ACPU_UNROLL
+  for (int r = 0; r < R; ++r)
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) f[r][v] = zero();
+  const uint8_t* w = panel + channel * 4;
+  for (int64_t k = 0; k < inputs; k += 2, w += kPanel * 4) {
+    vi step[NV];
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) step[v] = iload(w + v * W * 4);
+    ACPU_UNROLL
+    for (int r = 0; r < R; ++r) {
+      int32_t two;
+      __builtin_memcpy(&two, x + r * inputs + k, 4);
+      ACPU_UNROLL
+      for (int v = 0; v < NV; ++v) f[r][v] = dot2_bf16(f[r][v], step[v], iset(two));
+    }
+  }
+  ACPU_UNROLL
+  for (int r = 0; r < R; ++r)
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) out[r][v] = f[r][v];
+}
+
+template <int R, int NV>
+static inline void f32_tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act,
+                            int row, vf (&out)[R][NV]) {
+  const int64_t inputs = (int64_t)weight.num_groups * kGroup;
+  const float* x = act.f32 + row * inputs;
+  const float* w = (const float*)panel + channel;
+  ACPU_UNROLL
+  for (int r = 0; r < R; ++r)
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) out[r][v] = zero();
+  for (int64_t k = 0; k < inputs; ++k, w += kPanel) {
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) {
+      const vf step = load(w + v * W);
+      ACPU_UNROLL
+      for (int r = 0; r < R; ++r) out[r][v] = fma(step, set(x[r * inputs + k]), out[r][v]);
+    }
+  }
+}
+
+template <int KIND, int R, int NV>
+static inline void tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act, int row,
+                        Ahead ahead, float* out) {
+  vf f[R][NV];
+  if constexpr (KIND == acpu::kF32)
+    f32_tile<R, NV>(weight, panel, channel, act, row, f);
+  else if constexpr (KIND == acpu::kBF16)
+    bf16_tile<R, NV>(weight, panel, channel, act, row, f);
+  else
+    integer_tile<KIND, R, NV>(weight, panel, channel, act, row, ahead, f);
+  ACPU_UNROLL
+  for (int r = 0; r < R; ++r)
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) store(out + r * kPanel + v * W, f[r][v]);
+}
+
+// R rows by `span` channels (a unit or a panel) from `channel` of the whole matrix, into rows of 64 floats.
+template <int KIND, int R>
+static void span_tile(const LinearView& weight, int channel, int span, const ActView& act, int row, Ahead ahead,
+                      float* out) {
+  constexpr int NV = gemm_vectors(R);
+  const uint8_t* panel = weight.data + (size_t)(channel / kPanel) * weight.panel_bytes;
+  const int first = channel % kPanel;
+  int done = 0;
+  for (; done + NV * W <= span; done += NV * W)
+    tile<KIND, R, NV>(weight, panel, first + done, act, row, ahead, out + done);
+  if constexpr (NV * W > kUnit)
+    if (done < span) tile<KIND, R, NV / 2>(weight, panel, first + done, act, row, ahead, out + done);
+  for (int r = 0; r < R; ++r)
+    for (int i = 0; i < span; i += W) {
+      float* at = out + r * kPanel + i;
+      if (KIND == acpu::kChannel8) store(at, mul(load(at), load(weight.channel_scales + channel + i)));
+      if (weight.bias) store(at, add(load(at), load(weight.bias + channel + i)));
+    }
+}
+
+typedef void (*SpanTile)(const LinearView&, int, int, const ActView&, int, Ahead, float*);
+
+template <int KIND>
+static SpanTile tile_of_rows(int rows) {
+  if constexpr (kGemmRows >= 3)
+    if (rows == 3) return span_tile<KIND, 3>;
+  return rows == 2 ? span_tile<KIND, 2> : span_tile<KIND, 1>;
+}
+
+static SpanTile tile_of(int kind, int rows) {
+  switch (kind) {
+    case acpu::kF32: return tile_of_rows<acpu::kF32>(rows);
+    case acpu::kBF16: return tile_of_rows<acpu::kBF16>(rows);
+    case acpu::kChannel8: return tile_of_rows<acpu::kChannel8>(rows);
+    case acpu::kGroup8: return tile_of_rows<acpu::kGroup8>(rows);
+    case acpu::kGroup4: return tile_of_rows<acpu::kGroup4>(rows);
+    case acpu::kGroup4Min: return tile_of_rows<acpu::kGroup4Min>(rows);
+    case acpu::kAffine8: return tile_of_rows<acpu::kAffine8>(rows);
+    default: return tile_of_rows<acpu::kAffine4>(rows);
+  }
+}
+
+static inline vf finished(const GemmTask& task, vf value, const float* old) {
+  if (task.epilogue == acpu::kAdd) return fma(value, set(task.scale), load(old));
+  if (task.epilogue == acpu::kLogits) {
+    value = mul(value, set(task.scale));
+    return task.softcap > 0.0f ? softcapped(value, task.softcap) : value;
+  }
+  return value;
+}
+
+static void finish_row(const GemmTask& task, int row, int channel, int span, float* tile) {
+  float* out = task.out + row * task.out_stride + channel;
+  const int valid = least(span, task.weight.num_outputs - channel);
+  int i = 0;
+  for (; i + W <= valid; i += W) store(out + i, finished(task, load(tile + i), out + i));
+  if (i >= valid) return;
+  float old[W] = {}, value[W];
+  for (int j = i; j < valid; ++j) old[j - i] = task.epilogue == acpu::kAdd ? out[j] : 0.0f;
+  store(value, finished(task, load(tile + i), old));
+  for (int j = i; j < valid; ++j) out[j] = value[j - i];
+}
+
+static void gate_row_groups(const GemmTask& task, int row, int channel, int span, float* gate, const float* up) {
+  for (int i = 0; i < span; i += W) store(gate + i, mul(activated(load(gate + i), task.activation), load(up + i)));
+  for (int i = 0; i < span; i += kGroup) store_group(gate + i, task.gated, row, (channel + i) / kGroup);
+}
+
+// What tile number `index` of `count` asks for while it works on a panel. One tile alone asks for nothing: then
+// the hardware's prefetching keeps up by itself, and every request of ours slows it down.
+static inline Ahead ahead_of(const LinearView& weight, int channel, int index, int count) {
+  const int64_t next = channel / kPanel + 1;
+  if (count < 2 || next * kPanel >= weight.num_outputs) return {nullptr, 0};
+  const int share = (int)(weight.panel_bytes / ((size_t)weight.num_groups * count) + 63) / 64 * 64;
+  const int64_t start = (int64_t)index * share * weight.num_groups;
+  if (start >= (int64_t)weight.panel_bytes) return {nullptr, 0};
+  return {weight.data + next * weight.panel_bytes + start, share};
+}
+
+static void gemm(const GemmTask& task, int row0, int row1, int unit0, int unit1) {
+  alignas(64) float first[kGemmRows * kPanel], second[kGemmRows * kPanel];
+  for (int unit = unit0; unit < unit1;) {
+    const int units = unit % 2 == 0 && unit + 2 <= unit1 ? 2 : 1;
+    const int channel = unit * kUnit, span = units * kUnit;
+    const int num_tiles = (row1 - row0 + kGemmRows - 1) / kGemmRows;
+    for (int row = row0, index = 0; row < row1; ++index) {
+      const int left = row1 - row;
+      const int rows = left <= kGemmRows ? left : left < 2 * kGemmRows ? (left + 1) / 2 : kGemmRows;
+      tile_of(task.weight.kind, rows)(task.weight, channel, span, task.act, row,
+                                      ahead_of(task.weight, channel, index, num_tiles), first);
+      if (task.epilogue == acpu::kGate)
+        tile_of(task.second.kind, rows)(task.second, channel, span, task.act, row,
+                                        ahead_of(task.second, channel, index, num_tiles), second);
+      for (int r = 0; r < rows; ++r) {
+        if (task.epilogue == acpu::kGate)
+          gate_row_groups(task, row + r, channel, span, first + r * kPanel, second + r * kPanel);
+        else
+          finish_row(task, row + r, channel, span, first + r * kPanel);
+      }
+      row += rows;
+    }
+    unit += units;
+  }
+}
+
+} // namespace

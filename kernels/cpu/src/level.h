@@ -1,0 +1,13 @@
+// Fills one level's table. A level file defines its vectors and ACPU_LEVEL (its name), then includes this.
+#pragma once
+
+#include "attention.h"
+#include "gemm.h"
+
+namespace {
+
+static const acpu::Level kLevel = {
+    ACPU_LEVEL_NAME, quantize_rows, norm_row, norm_add_row, gemm, write_kv, attend, merge_splits, top_k, gate_row,
+};
+
+} // namespace

@@ -1,0 +1,52 @@
+// Exponential, activations and sums over vectors, written once over a level's lanes.
+#pragma once
+
+namespace {
+
+#if defined(ACPU_ROLLED)
+#define ACPU_UNROLL
+#elif defined(__clang__)
+#define ACPU_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define ACPU_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+static inline int least(int a, int b) { return a < b ? a : b; }
+static inline int most(int a, int b) { return a > b ? a : b; }
+
+// Cephes' expf: relative error under 2e-7; exactly zero from kExpFloor down, minus infinity included.
+static inline vf vexp(vf x) {
+  x = vmin(vmax(x, set(kExpFloor)), set(88.0f));
+  const vf n = round(mul(x, set(1.44269504f)));
+  vf r = fma(n, set(-0.693359375f), x);
+  r = fma(n, set(2.12194440e-4f), r);
+  vf p = set(1.9875691500e-4f);
+  p = fma(p, r, set(1.3981999507e-3f));
+  p = fma(p, r, set(8.3334519073e-3f));
+  p = fma(p, r, set(4.1665795894e-2f));
+  p = fma(p, r, set(1.6666665459e-1f));
+  p = fma(p, r, set(5.0000001201e-1f));
+  return scale2(fma(mul(p, r), r, add(r, set(1.0f))), n);
+}
+
+static inline float exp_of(float x) {
+  float lanes[W];
+  store(lanes, vexp(set(x)));
+  return lanes[0];
+}
+
+static inline vf sigmoid(vf x) { return div(set(1.0f), add(set(1.0f), vexp(sub(zero(), x)))); }
+
+static inline vf softcapped(vf x, float cap) {
+  const vf y = mul(x, set(2.0f / cap));
+  return mul(set(cap), sub(mul(set(2.0f), sigmoid(y)), set(1.0f)));
+}
+
+// SiLU, or GELU by its tanh form: 0.5 (1 + tanh u) = sigmoid(2 u).
+static inline vf activated(vf x, int activation) {
+  if (activation == acpu::kSilu) return mul(x, sigmoid(x));
+  const vf cube = mul(mul(x, x), x);
+  return mul(x, sigmoid(mul(set(1.5957691216f), fma(set(0.044715f), cube, x))));
+}
+
+} // namespace

@@ -1,0 +1,166 @@
+"""Arrays and tensors as the library's structs, each checked for what the library will read it as."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kernels.cpu.abi import Kind, KVLayerStruct, MatrixStruct, Source, StepStruct
+from kernels.cpu.library import NativeError, NativeUnsupported
+from kernels.kv_layout import KVOrder, LayerKV
+
+Int32Array = NDArray[np.int32]
+Float32Array = NDArray[np.float32]
+AnyArray = NDArray[np.generic]
+
+_EXACT_KIND = {
+    Source.F32: Kind.CHANNEL8, Source.F16: Kind.CHANNEL8, Source.BF16: Kind.CHANNEL8,
+    Source.Q4_0: Kind.GROUP4, Source.Q4_1: Kind.GROUP4_MIN, Source.Q8_0: Kind.GROUP8,
+    Source.AFFINE: Kind.AFFINE8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeBatch:
+    """One step's work: T tokens of S sequences, R rows whose logits are wanted. All int32, contiguous."""
+
+    tokens: Int32Array  # [T]
+    positions: Int32Array  # [T]
+    slots: Int32Array  # [T], where each token's keys and values go
+    query_starts: Int32Array  # [S + 1], from 0 to T
+    context_lens: Int32Array  # [S], new tokens included
+    block_tables: Int32Array  # [S, max_blocks]; what lies past the context is not read
+    logit_rows: Int32Array  # [R], indices into the tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TopTokens:
+    """Each logit row's best tokens, best first, equal ones by lowest id; -1 where there are no numbers."""
+
+    ids: Int32Array  # [R, top_k]
+    values: Float32Array  # [R, top_k]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixExtras:
+    """What may come with a matrix's rows; see NativeModelBuilder.set_linear."""
+
+    scales: Float32Array | None = None
+    minima: Float32Array | None = None
+    order: Int32Array | None = None
+    bias: Float32Array | None = None
+
+
+class KeptArrays(list[AnyArray]):
+    """Arrays that must outlive a call, and their addresses."""
+
+    def pointer(self, array: AnyArray | None) -> int | None:
+        if array is None:
+            return None
+        self.append(array)
+        return int(array.ctypes.data)
+
+
+def matrix_struct(
+    keep: KeptArrays,
+    rows: AnyArray,
+    source: Source,
+    kind: Kind | None,
+    extras: MatrixExtras,
+) -> MatrixStruct:
+    """A matrix for the library; the arrays it points to are put into `keep`. Raises NativeError."""
+    if rows.ndim < 2 or not rows.flags.c_contiguous or not rows.shape[0]:
+        raise NativeError(f"rows of shape {rows.shape} are not a contiguous matrix")
+    num_outputs = rows.shape[0]
+    elements, block_bytes = source.block
+    row_bytes = rows.nbytes // num_outputs
+    if row_bytes % block_bytes:
+        raise NativeError(f"a row of {row_bytes} bytes is not made of {source.name} blocks of {block_bytes}")
+    num_inputs = row_bytes // block_bytes * elements
+    grouped = (num_outputs, num_inputs // 32)
+    return MatrixStruct(
+        source=source,
+        kind=_EXACT_KIND[source] if kind is None else kind,
+        num_outputs=num_outputs,
+        num_inputs=num_inputs,
+        rows=keep.pointer(rows),
+        rows_bytes=rows.nbytes,
+        scales=keep.pointer(shaped("scales", extras.scales, np.float32, grouped)),
+        minima=keep.pointer(shaped("minima", extras.minima, np.float32, grouped)),
+        order=keep.pointer(shaped("order", extras.order, np.int32, (num_outputs,))),
+        bias=keep.pointer(shaped("bias", extras.bias, np.float32, (num_outputs,))),
+    )
+
+
+def shaped(name: str, array: AnyArray | None, dtype: type, shape: tuple[int, ...]) -> AnyArray | None:
+    """The array, if it is what the library will read it as. Raises NativeError."""
+    if array is None:
+        return None
+    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+        wanted = f"{np.dtype(dtype).name} {list(shape)}"
+        raise NativeError(f"{name} is {array.dtype} {list(array.shape)}; it must be contiguous {wanted}")
+    return array
+
+
+def kv_struct(layer: LayerKV) -> KVLayerStruct:
+    """One layer's pages for the library. Raises NativeUnsupported where their layout is not the library's."""
+    layout = layer.layout
+    if layout.order is not KVOrder.BKSD or layout.dtype not in (torch.bfloat16, torch.int8):
+        raise NativeUnsupported(
+            f"pages are {layout.order} {layout.dtype}; the library reads bksd bfloat16 or int8"
+        )
+    num_blocks = layer.keys.shape[0]
+    shape: tuple[int, ...] = layout.shape(num_blocks)
+    tensors = [("keys", layer.keys, layout.dtype, shape), ("values", layer.values, layout.dtype, shape)]
+    if layout.is_int8:
+        for name, scales in (("key_scales", layer.key_scales), ("value_scales", layer.value_scales)):
+            if scales is None:
+                raise NativeError(f"INT8 pages need {name}")
+            tensors.append((name, scales, torch.float32, shape[:3]))
+    for name, tensor, dtype, wanted in tensors:
+        if tensor.dtype != dtype or tuple(tensor.shape) != wanted or not tensor.is_contiguous():
+            raise NativeError(
+                f"{name} is {tensor.dtype} {list(tensor.shape)}; it must be contiguous {dtype} {list(wanted)}"
+            )
+    return KVLayerStruct(
+        num_blocks=num_blocks,
+        block_size=layout.block_size,
+        num_kv_heads=layout.num_kv_heads,
+        head_size=layout.head_size,
+        is_int8=layout.is_int8,
+        **{name: tensor.data_ptr() for name, tensor, _, _ in tensors},
+    )
+
+
+def step_struct(
+    batch: NativeBatch,
+    best: TopTokens,
+    logits: Float32Array | None,
+    hidden: Float32Array | None,
+) -> StepStruct:
+    """The batch and its outputs for the library. Raises NativeError."""
+    num_tokens, num_rows = batch.tokens.size, batch.logit_rows.size
+    num_sequences = batch.context_lens.size
+    if batch.block_tables.ndim != 2:
+        raise NativeError(f"block_tables has {batch.block_tables.ndim} axes; it must have 2")
+    max_blocks = batch.block_tables.shape[1]
+    shapes = {
+        "tokens": (num_tokens,), "positions": (num_tokens,), "slots": (num_tokens,),
+        "query_starts": (num_sequences + 1,), "context_lens": (num_sequences,),
+        "block_tables": (num_sequences, max_blocks), "logit_rows": (num_rows,),
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        shaped(name, getattr(batch, name), np.int32, shape)
+    return StepStruct(
+        num_tokens=num_tokens,
+        num_sequences=num_sequences,
+        max_blocks=max_blocks,
+        num_logit_rows=num_rows,
+        top_k=best.ids.shape[1],
+        **{name: getattr(batch, name).ctypes.data for name in shapes},
+        logits=None if logits is None else logits.ctypes.data,
+        hidden=None if hidden is None else hidden.ctypes.data,
+        top_ids=best.ids.ctypes.data,
+        top_values=best.values.ctypes.data,
+    )

@@ -1,0 +1,143 @@
+"""Whole steps of small random networks against a plain float64 forward pass, and exact batch invariance."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from kernels.cpu.abi import GateActivation, Kind, Placement, Source
+from kernels.cpu.library import NativeLibrary
+
+VARIANTS = {
+    "llama": {},
+    "untied": {"has_head": True, "rotary": 8},
+    "no-rope": {"rotary": 0},
+    "qwen2": {"has_bias": True, "num_kv_heads": 6},
+    "qwen3": {"has_qk_norm": True, "head_size": 32},
+    "olmo2": {"placement": Placement.POST, "has_qk_norm": True},
+    "gemma2": {
+        "placement": Placement.BOTH,
+        "activation": GateActivation.GELU_TANH,
+        "windows": (9, None),
+        "softcap": 3.0,
+        "logit_softcap": 2.0,
+        "embedding_scale": 3.0,
+        "num_kv_heads": 1,
+    },
+    "granite": {"residual_scale": 0.3, "logit_scale": 0.25, "hidden": 100, "ffn": 90},
+}
+
+
+def relative_error(out, expected):
+    return float(np.abs(out - expected).mean() / np.abs(expected).mean())
+
+
+def random_tokens(rng, shape, count):
+    return rng.integers(0, shape.vocab, count)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_step_equals_the_plain_network(library: NativeLibrary, rig, variant):
+    network = rig.network(rig.shape(**VARIANTS[variant]))
+    tokens = random_tokens(np.random.default_rng(1), network.shape, 41)
+    expected = network.reference(tokens)
+    for level in library.levels:
+        with network.native(library, level=level, num_threads=2) as model:
+            model.bind_kv(rig.pages(network.shape, 5))
+            table = [4, 0, 2]
+            chunks = [
+                rig.batch([(tokens[a:b], a, table)]) for a, b in itertools.pairwise((0, 30, 31, 34, 41))
+            ]
+            logits = np.concatenate([rig.logits(model, chunk) for chunk in chunks])
+        assert relative_error(logits, expected) < 0.01, level
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "is_int8", "limit"),
+    [
+        (Source.Q4_1, None, False, 0.05),
+        (Source.Q4_0, None, False, 0.05),
+        (Source.Q8_0, None, True, 0.05),
+        (Source.F32, Kind.CHANNEL8, False, 0.05),
+        (Source.F32, Kind.BF16, True, 0.03),
+    ],
+)
+def test_quantized_step_is_near_the_plain_network(library: NativeLibrary, rig, source, kind, is_int8, limit):
+    network = rig.network(rig.shape(source=source, kind=kind, hidden=128, head_size=32))
+    tokens = random_tokens(np.random.default_rng(2), network.shape, 29)
+    for level in library.levels:
+        with network.native(library, level=level) as model:
+            model.bind_kv(rig.pages(network.shape, 2, 16, is_int8))
+            logits = rig.logits(model, rig.batch([(tokens, 0, [1, 0])]))
+        assert relative_error(logits, network.reference(tokens)) < limit, level
+
+
+def run_schedule(rig, model, shape, schedule, tables, tokens, is_int8):
+    """Runs {sequence: chunk ends} with all sequences side by side; each sequence's logits, row by row."""
+    model.bind_kv(rig.pages(shape, 24, 16, is_int8))
+    done, rows = dict.fromkeys(schedule, 0), {name: [] for name in schedule}
+    for round_ in range(max(len(ends) for ends in schedule.values())):
+        due = [name for name, ends in schedule.items() if round_ < len(ends)]
+        pieces = [(tokens[n][done[n] : schedule[n][round_]], done[n], tables[n]) for n in due]
+        logits = rig.logits(model, rig.batch(pieces))
+        for name, piece in zip(due, pieces, strict=True):
+            rows[name].append(logits[: len(piece[0])])
+            logits = logits[len(piece[0]) :]
+            done[name] = schedule[name][round_]
+    return {name: np.concatenate(parts) for name, parts in rows.items()}
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
+@pytest.mark.parametrize("source", [Source.Q4_1, Source.Q8_0])
+def test_logits_depend_on_neither_neighbours_nor_chunks_nor_threads(
+    library: NativeLibrary, rig, source, is_int8
+):
+    network = rig.network(rig.shape(source=source, kind=None, hidden=128, head_size=32, windows=(50, None)))
+    rng = np.random.default_rng(3)
+    tokens = {name: random_tokens(rng, network.shape, 150) for name in "abc"}
+    tables = {
+        "a": [3, 9, 1, 0, 7, 2, 4, 5, 6, 8],
+        "b": [20, 19, 18, 17, 16, 15, 14, 13, 12, 11],
+        "c": [22, 21, 10, 23],
+    }
+    alone = {"a": [1, 130, 131, 132, 133, 139, 150]}
+    crowd = {"a": [77, 78, 145, 148, 149, 150], "b": [2, 3, 50, 51, 52, 53, 60], "c": [64]}
+    for level in library.levels:
+        results = []
+        for schedule, threads in ((alone, 1), (alone, 2), (crowd, 1), (crowd, 3), ({"a": [150]}, 2)):
+            with network.native(library, level=level, num_threads=threads) as model:
+                results.append(
+                    run_schedule(rig, model, network.shape, schedule, tables, tokens, is_int8)["a"]
+                )
+        assert all((result == results[0]).all() for result in results), level
+
+
+def test_best_tokens_agree_with_the_logits(library: NativeLibrary, rig):
+    network = rig.network(rig.shape(has_head=True))
+    tokens = random_tokens(np.random.default_rng(4), network.shape, 12)
+    with network.native(library, num_threads=2) as model:
+        model.bind_kv(rig.pages(network.shape, 1))
+        batch = rig.batch([(tokens, 0, [0])])
+        logits = np.full((12, network.shape.vocab), np.nan, np.float32)
+        hidden = np.full((12, network.shape.hidden), np.nan, np.float32)
+        best = model.step(batch, top_k=5, logits=logits, hidden=hidden)
+        assert (best.ids == np.argsort(-logits, axis=1, kind="stable")[:, :5]).all()
+        assert (best.values == np.take_along_axis(logits, best.ids, axis=1)).all()
+        assert np.isfinite(hidden).all()
+        assert (model.step(batch).ids[:, 0] == best.ids[:, 0]).all()
+
+
+def test_a_step_without_logit_rows_only_fills_pages(library: NativeLibrary, rig):
+    network = rig.network(rig.shape())
+    tokens = random_tokens(np.random.default_rng(5), network.shape, 16)
+    whole, rest = (rig.batch([piece]) for piece in ((tokens, 0, [0]), (tokens[9:], 9, [0])))
+    silent = rig.batch([(tokens[:9], 0, [0])])
+    silent = type(silent)(
+        **{n: getattr(silent, n) for n in silent.__slots__ if n != "logit_rows"}, logit_rows=silent.tokens[:0]
+    )
+    with network.native(library) as model:
+        model.bind_kv(rig.pages(network.shape, 1))
+        expected = rig.logits(model, whole)
+        model.bind_kv(rig.pages(network.shape, 1))
+        assert model.step(silent).ids.shape == (0, 1)
+        assert (rig.logits(model, rest) == expected[9:]).all()
