@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# pip's exact torch; elsewhere the small CPU wheel comes with
-#   make run PIP_TORCH="torch --index-url <PyTorch's CPU index>"
-PIP_TORCH ?= torch==2.13.0
+# TORCH_INDEX chooses another index for torch alone, such as the one with small CPU builds.
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
 
 .PHONY: run test test-all lint clean
 
@@ -25,11 +25,12 @@ lint: $(VENV)/.installed-dev
 $(VENV)/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q $(PIP_TORCH)
+	$(BIN)/python -m pip install -q $(TORCH_INDEX) $(TORCH)
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.python pyproject.toml
 	$(BIN)/python -m pip install -q -e .
+	@command -v g++ >/dev/null || command -v clang++ >/dev/null || $(BIN)/python -m pip install -q -e '.[compiler]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -13,6 +13,7 @@ from appliance.logs import configure_logs
 from appliance.serve import Appliance, open_appliance, stop_at_once
 
 _POLL_S = 0.2
+EXIT_INTERRUPTED = 130  # a second Ctrl-C
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -36,9 +37,12 @@ def _serve_with_dashboard(appliance: Appliance, settings: Settings) -> int:
     configure_logs(as_json=settings.json_logs, file=paths.log_dir() / "appliance.log")
     appliance.start()
     exit_code = run_dashboard(appliance.url, settings.api_key, quit_hook=appliance)
-    if not appliance.is_drained():
-        # The terminal is gone or a second Ctrl-C came.
+    if exit_code == EXIT_INTERRUPTED:
         stop_at_once(exit_code)
+    # Already drained, unless the terminal went away or the dashboard failed.
+    appliance.drain()
+    while not appliance.wait_drained(_POLL_S):
+        pass
     if appliance.failure is not None:
         print(f"appliance: {appliance.failure.message}", file=sys.stderr)
         return appliance.failure.exit_code

@@ -56,16 +56,17 @@ def plan_kv(
                 f"the KV pool was set to {human_size(budget)} and {human_size(free_bytes)} are free; "
                 "lower --kv-memory"
             )
+        remedy = "raise --kv-memory"
     else:
         budget = free_bytes - reserve_bytes
+        remedy = "close other programs, choose a smaller model, or set --kv-dtype int8"
         wish = f"{human_size(free_bytes)} free - {human_size(reserve_bytes)} reserve"
     num_blocks = min(max(budget, 0) // block_bytes, useful_blocks)
     fewest_blocks = -(-min(_FEWEST_USEFUL_TOKENS, context_length) // layout.block_size)
     if num_blocks < fewest_blocks:
         raise NotEnoughMemory(
             f"the KV pool needs at least {human_size(fewest_blocks * block_bytes)} and {wish} leave "
-            f"{human_size(max(budget, 0))}; close other programs, choose a smaller model, "
-            "or set --kv-dtype int8"
+            f"{human_size(max(budget, 0))}; {remedy}"
         )
     explanation = (
         f"KV pool: {wish} = {human_size(budget)}; {max_sequences} sequences x {context_length} "

@@ -21,6 +21,7 @@ from kernels.tables import reference_ops
 Report = Callable[[str, float | None], None]
 # Besides the weights: one chunk on its way, and the allocator's slack.
 _LOADING_SLACK_BYTES = 64 * 2**20
+_LATER_PRECISIONS = ("int8-mixed", "nf4", "llm.int8")
 logger = logging.getLogger(__name__)
 
 
@@ -55,6 +56,12 @@ def load_backend(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBa
 
     Raises UnsupportedModel, BadModelFile, BadSetting or NotEnoughMemory.
     """
+    if wishes.precision in _LATER_PRECISIONS:
+        raise BadSetting(
+            f"--precision {wishes.precision} is not available in this version; choose auto, f32, bf16, f16 "
+            "(eager backend), int8 or int4 (CPU backend)",
+            param="precision",
+        )
     if wishes.backend == "cuda":
         raise BadSetting(
             "--backend cuda is not available in this version; choose auto, cpu or eager (which runs on "

@@ -5,7 +5,6 @@ import torch
 from appliance.errors import BadSetting
 
 _DENSE = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-_LATER = "this version runs auto, f32, bf16 and f16"
 
 
 def weight_dtype(precision: str, device: torch.device) -> tuple[str, torch.dtype]:
@@ -19,7 +18,8 @@ def weight_dtype(precision: str, device: torch.device) -> tuple[str, torch.dtype
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "f32"
     if precision not in _DENSE:
         raise BadSetting(
-            f"--precision {precision} is not available on the eager backend; {_LATER}", param="precision"
+            f"--precision {precision} does not run on the eager backend; choose auto, f32, bf16 or f16",
+            param="precision",
         )
     return precision, _DENSE[precision]
 

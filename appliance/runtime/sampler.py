@@ -163,9 +163,10 @@ def draw(weights_V: torch.Tensor, number: float) -> int:
     chunk = int(torch.searchsorted(chunk_totals_C, target, right=True).clamp_(max=len(chunk_totals_C) - 1))
     before = chunk_totals_C[chunk - 1] if chunk else chunk_totals_C.new_zeros(())
     totals_W = chunks_CW[chunk].cumsum(-1, dtype=torch.float64)
-    # By a rounding the chunk's own total may fall short of its share of the sum: its last weight then.
-    index = int(torch.searchsorted(totals_W, target - before, right=True))
-    return min(chunk * _DRAW_CHUNK + index, int(weights_V.nonzero()[-1]))
+    index = chunk * _DRAW_CHUNK + int(torch.searchsorted(totals_W, target - before, right=True))
+    # By a rounding a chunk's own total may fall short of its share of the sum, and the search run past it.
+    is_drawable = index < len(weights_V) and weights_V[index] > 0
+    return index if is_drawable else int(weights_V.argmax())
 
 
 def nucleus_threshold(probs_V: torch.Tensor, top_p: float) -> torch.Tensor:

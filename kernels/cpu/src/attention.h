@@ -8,6 +8,7 @@ namespace {
 using acpu::AttentionTile;
 using acpu::kMaxHeadSize;
 using acpu::kSplit;
+using acpu::NextSlots;
 using acpu::SplitState;
 
 // The rows of one register tile: `rows` queries against one split.
@@ -28,7 +29,8 @@ struct Columns {
   int first;             // slots that any row sees
   int end;
   int split_start;
-  int prefetch_end; // pages below hold slots that come later; 0: nothing is asked for ahead
+  bool prefetches; // this split's values, while its keys are scored
+  NextSlots next;  // and while its values are summed, the keys of these
 };
 
 static inline int64_t page_start(const KVView& kv, int32_t block, int head) {
@@ -87,7 +89,7 @@ static void score_split(const KVView& kv, int head, const Columns& columns, cons
   for (int slot = columns.first / step * step; slot < columns.end; slot += step) {
     const int at = slot / kv.block_size, offset = slot % kv.block_size;
     const uint8_t* keys = kv.keys + (page_start(kv, columns.blocks[at], head) * kv.head_size + offset * 2) * element;
-    const uint8_t* ahead = columns.prefetch_end ? kv.values + (keys - kv.keys) : nullptr;
+    const uint8_t* ahead = columns.prefetches ? kv.values + (keys - kv.keys) : nullptr;
     const int column = slot - columns.split_start;
     if (step == kTileVectors * W)
       score_columns<R, kTileVectors, INT8>(kv, keys, ahead, rows, column);
@@ -223,9 +225,10 @@ static void value_columns(const KVView& kv, int head, const Columns& columns, co
     const uint8_t* values = kv.values + page + (offset / 2) * step + (int64_t)d * 2 * element;
     const uint16_t* weights = rows.weights + slot - columns.split_start;
     const uint8_t* ahead = nullptr;
-    if (slot + kSplit < columns.prefetch_end) {
-      const int32_t later = columns.blocks[(slot + kSplit) / kv.block_size];
-      ahead = kv.keys + page_start(kv, later, head) * kv.head_size * element + (values - kv.values - page);
+    const int later = columns.next.first + slot - columns.split_start;
+    if (columns.next.blocks && later < columns.next.end) {
+      const int64_t start = page_start(kv, columns.next.blocks[later / kv.block_size], columns.next.head);
+      ahead = kv.keys + start * kv.head_size * element + (values - kv.values - page);
     }
     add_values<R, NV, INT8>(values, step, weights, pairs, ahead, f, n);
     if constexpr (!INT8)
@@ -240,6 +243,22 @@ static void value_columns(const KVView& kv, int head, const Columns& columns, co
             INT8 ? mul(to_f(n[r][v]), set(rows.weight_scales[r])) : f[r][v]);
 }
 
+// What a short split's values left unasked of the next keys: pages are wanted whole, however few their slots.
+static void prefetch_rest(const KVView& kv, const Columns& columns) {
+  const NextSlots& next = columns.next;
+  if (!next.blocks) return;
+  const int size = kv.block_size, element = kv.is_int8 ? 1 : 2;
+  const int64_t step = (int64_t)kv.head_size * 2 * element;
+  const int stop = least(kSplit, (next.end - next.first + size - 1) / size * size);
+  for (int done = (columns.end - columns.split_start + 1) & ~1; done < stop;) {
+    const int slot = next.first + done, offset = slot % size, count = least(stop - done, size - offset);
+    const int64_t start = page_start(kv, next.blocks[slot / size], next.head) * kv.head_size * element;
+    const uint8_t* from = kv.keys + start + offset / 2 * step;
+    for (int64_t i = 0; i < count / 2 * step; i += 64) prefetch(from + i);
+    done += count;
+  }
+}
+
 template <int R, bool INT8>
 static void attend_group(const KVView& kv, const HeadShape& shape, int head, const Columns& columns,
                          const RowGroup& rows) {
@@ -249,6 +268,7 @@ static void attend_group(const KVView& kv, const HeadShape& shape, int head, con
   for (; d + kTileVectors * W <= kv.head_size; d += kTileVectors * W)
     value_columns<R, kTileVectors, INT8>(kv, head, columns, rows, d);
   for (; d < kv.head_size; d += W) value_columns<R, 1, INT8>(kv, head, columns, rows, d);
+  prefetch_rest(kv, columns);
 }
 
 typedef void (*AttendGroup)(const KVView&, const HeadShape&, int, const Columns&, const RowGroup&);
@@ -331,8 +351,13 @@ static void attend_rows(const SplitWork& work, int split, int row, int rows, Spl
   }
   // In decode memory is the limit: while a split's keys are scored its values are asked for, and while its
   // values are summed the next split's keys.
-  const int prefetch_end = work.partials && row == 0 ? work.limits[rows - 1] : 0;
-  const Columns columns = {work.tile.blocks, first, end, start, prefetch_end};
+  const bool prefetches = work.partials && row == 0;
+  NextSlots next = {};
+  if (prefetches && split + 1 < work.tile.end_split)
+    next = {work.tile.blocks, work.tile.kv_head, start + kSplit, work.limits[rows - 1]};
+  else if (prefetches)
+    next = work.tile.next;
+  const Columns columns = {work.tile.blocks, first, end, start, prefetches, next};
   const RowGroup group = {work.q + (int64_t)row * size, work.q_scales + row, work.limits + row, work.lows + row,
                           scores, weights, weight_scales, out, states};
   const AttendGroup attend = work.kv.is_int8 ? group_of<true>(rows) : group_of<false>(rows);

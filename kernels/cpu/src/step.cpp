@@ -64,6 +64,7 @@ class StepRun {
   void write_row(int layer, const HeadShape& shape, int row, int head);
   void write_pages(int thread, int layer, const HeadShape& shape);
   AttentionTile tile_of(const Span& span, int layer, int head) const;
+  NextSlots slots_of_unit(const AttentionPlan& plan, size_t single, int64_t unit, int64_t end) const;
   void attend_singles(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan);
   void attend_tiles(int layer, const HeadShape& shape, const AttentionPlan& plan);
   void merge_single(const AttentionPlan& plan, size_t single, float* out);
@@ -262,6 +263,16 @@ AttentionTile StepRun::tile_of(const Span& span, int layer, int head) const {
   return tile;
 }
 
+// The slots of a unit that begins a head, for prefetching; `single` is not after it.
+NextSlots StepRun::slots_of_unit(const AttentionPlan& plan, size_t single, int64_t unit, int64_t end) const {
+  if (unit >= end) return {};
+  while (plan.unit_starts[single + 1] <= unit) ++single;
+  const Span& span = plan.singles[single];
+  const int splits = plan.num_splits(span), head = static_cast<int>((unit - plan.unit_starts[single]) / splits);
+  return {step_.block_tables + int64_t{span.sequence} * step_.max_blocks, head, plan.first_split(span) * kSplit,
+          span.first_limit};
+}
+
 void StepRun::attend_singles(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan) {
   const Range own = share(plan.num_units(), thread, threads_);
   const auto& starts = plan.unit_starts;
@@ -278,6 +289,7 @@ void StepRun::attend_singles(int thread, int layer, const HeadShape& shape, cons
     tile.first_split = plan.first_split(span) + split;
     tile.end_split = tile.first_split + count;
     const int64_t at = unit * shape.num_groups;
+    tile.next = slots_of_unit(plan, single, unit + count, own.end);
     level_.attend(model_.kv[layer], shape, tile, true, partial_states_ + at, partial_outputs_ + at * config_.head_size);
     unit += count;
   }

@@ -96,6 +96,14 @@ struct HeadShape {
   float eps;
 };
 
+// Where the slots lie that will be wanted next: `blocks` and `head` as for a tile, from slot `first` up to `end`.
+struct NextSlots {
+  const int32_t* blocks; // null: nothing follows
+  int32_t head;
+  int32_t first;
+  int32_t end;
+};
+
 // `rows` consecutive tokens of one sequence; row i sees slots below first_limit + i.
 struct AttentionTile {
   const float* q;      // [tokens, q_stride], rows of this tile, the first head of this group
@@ -109,6 +117,7 @@ struct AttentionTile {
   int32_t kv_head;
   int32_t first_split;
   int32_t end_split;
+  NextSlots next; // after the last split, for prefetching
 };
 
 struct SplitState {
