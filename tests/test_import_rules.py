@@ -45,6 +45,8 @@ RULES = {
         ours=("appliance.errors", "appliance.formats", "appliance.model", "kernels", *ENGINE_VALUES),
         others=("numpy", "torch"),
     ),
+    # The load generator: HTTP only, whatever server answers.
+    "appliance.bench": Rule(ours=("appliance.errors", *ENGINE_VALUES), others=("httpx", "msgspec")),
     "appliance.observe": Rule(ours=("appliance.errors", *ENGINE_VALUES), others=("httpx", "psutil")),
     "appliance.model_pool": Rule(ours=("appliance.engine", "appliance.errors", "appliance.text")),
     "appliance.download": Rule(

@@ -1,0 +1,1 @@
+"""Load and measurement of any OpenAI-compatible server, over HTTP alone."""
