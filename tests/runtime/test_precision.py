@@ -26,7 +26,8 @@ def test_auto_on_a_cpu_is_float32() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(PRECISIONS) - {"auto", "f32", "bf16", "f16"}))
 def test_a_precision_of_later_is_refused_with_those_of_now(name: str) -> None:
-    with pytest.raises(BadSetting, match=f"--precision {name} does not run .*auto, f32, bf16 or f16") as caught:
+    words = f"--precision {name} does not run .*auto, f32, bf16 or f16"
+    with pytest.raises(BadSetting, match=words) as caught:
         weight_dtype(name, CPU)
     assert caught.value.param == "precision"
     assert caught.value.exit_code == 2
