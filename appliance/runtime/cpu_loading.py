@@ -83,6 +83,8 @@ def load_native(
 ) -> tuple[CpuBackend, ModelConfig]:
     """Pack the weights. Raises NotNative for a shape the library does not run, BadModelFile."""
     architecture, config = read_config(file)
+    # Torch only samples here, and its idle threads would spin on the library's cores.
+    torch.set_num_threads(1)
     try:
         shape = native_config(config, num_threads=num_threads, max_tokens=max_tokens)
         with NativeModelBuilder(library, shape) as builder:
