@@ -19,7 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 SOURCE_FOLDER = Path(__file__).parent / "src"
-COMMON = ("api", "api_ops", "check", "failure", "half", "memory", "model", "pack", "plan", "pool", "step")
+COMMON = (
+    "api", "api_ops", "arena", "check", "failure", "half", "model", "pack", "placement", "plan",
+    "pool", "step", "step_attention",
+)  # fmt: skip
 
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni")
@@ -178,6 +181,8 @@ class _Build:
 
     def _link_flags(self) -> list[str]:
         flags = ["-shared", *self._flags("cpu")]
+        if not self.sanitizes:
+            flags.append("-s")
         is_gnu = "g++" in Path(self.compiler.command[-1]).name and "clang" not in self.compiler.command[-1]
         if is_gnu and not self.sanitizes:
             flags += ["-static-libstdc++", "-static-libgcc"]  # the library must load on older systems

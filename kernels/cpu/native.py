@@ -5,7 +5,7 @@
     builder.set_linear(Role.QUERY, 0, rows, Source.Q4_1)      # numpy rows, straight from the file's mapping
     builder.set_norm(NormRole.ATTENTION_PRE, 0, weight)       # float32
     model = builder.finish()                                  # rows may be unmapped from here on
-    model.bind_kv(layers)                                     # LayerKV per layer, KVOrder.BKSD
+    model.bind_kv(allocate_pages(layout, num_blocks, num_layers))
     best = model.step(batch)                                  # one whole step; releases the interpreter lock
 
 A step runs any mix of prefill chunks and decodes. `batch` is a NativeBatch of int32 arrays; the result is the

@@ -21,18 +21,38 @@ enum { ACPU_OK = 0, ACPU_BAD_ARGUMENT = 1, ACPU_UNSUPPORTED = 2, ACPU_OUT_OF_MEM
 
 /* Where a matrix or vector sits in the network. Layer roles need a layer; the others take layer 0. */
 enum {
-  ACPU_EMBEDDING = 0, ACPU_HEAD = 1, ACPU_QUERY = 2, ACPU_KEY = 3, ACPU_VALUE = 4, ACPU_OUTPUT = 5,
-  ACPU_GATE = 6, ACPU_UP = 7, ACPU_DOWN = 8, ACPU_NUM_LINEARS = 9
+  ACPU_EMBEDDING = 0,
+  ACPU_HEAD = 1,
+  ACPU_QUERY = 2,
+  ACPU_KEY = 3,
+  ACPU_VALUE = 4,
+  ACPU_OUTPUT = 5,
+  ACPU_GATE = 6,
+  ACPU_UP = 7,
+  ACPU_DOWN = 8,
+  ACPU_NUM_LINEARS = 9
 };
 enum {
-  ACPU_FINAL_NORM = 0, ACPU_ATTENTION_PRE_NORM = 1, ACPU_ATTENTION_POST_NORM = 2, ACPU_FFN_PRE_NORM = 3,
-  ACPU_FFN_POST_NORM = 4, ACPU_QUERY_NORM = 5, ACPU_KEY_NORM = 6, ACPU_NUM_NORMS = 7
+  ACPU_FINAL_NORM = 0,
+  ACPU_ATTENTION_PRE_NORM = 1,
+  ACPU_ATTENTION_POST_NORM = 2,
+  ACPU_FFN_PRE_NORM = 3,
+  ACPU_FFN_POST_NORM = 4,
+  ACPU_QUERY_NORM = 5,
+  ACPU_KEY_NORM = 6,
+  ACPU_NUM_NORMS = 7
 };
 
 /* How rows given for packing are stored. */
 enum {
-  ACPU_SOURCE_F32 = 0, ACPU_SOURCE_F16 = 1, ACPU_SOURCE_BF16 = 2, ACPU_SOURCE_Q4_0 = 3, ACPU_SOURCE_Q4_1 = 4,
-  ACPU_SOURCE_Q8_0 = 5, ACPU_SOURCE_AFFINE = 6, ACPU_NUM_SOURCES = 7
+  ACPU_SOURCE_F32 = 0,
+  ACPU_SOURCE_F16 = 1,
+  ACPU_SOURCE_BF16 = 2,
+  ACPU_SOURCE_Q4_0 = 3,
+  ACPU_SOURCE_Q4_1 = 4,
+  ACPU_SOURCE_Q8_0 = 5,
+  ACPU_SOURCE_AFFINE = 6,
+  ACPU_NUM_SOURCES = 7
 };
 
 typedef struct {
@@ -46,7 +66,8 @@ typedef struct {
   int32_t num_layers, hidden_size, intermediate_size, num_heads, num_kv_heads, head_size, vocab_size;
   int32_t max_tokens; /* of one step */
   int32_t activation, norm_placement, has_qk_norm, num_experts;
-  float norm_eps, attention_scale, attention_softcap, logit_softcap, logit_scale, residual_scale, embedding_scale;
+  float norm_eps, attention_scale, attention_softcap, logit_softcap, logit_scale, residual_scale,
+      embedding_scale;
   int32_t num_ropes, num_threads, spin_us;
   const acpu_rope* ropes;
   const int32_t* rope_of_layer; /* [num_layers], -1: none */
@@ -61,10 +82,10 @@ typedef struct {
   int32_t reserved;
   const void* rows;
   size_t rows_bytes;
-  const float* scales;    /* affine only: [num_outputs, num_inputs / 32] */
-  const float* minima;    /* affine only */
-  const int32_t* order;   /* null, or [num_outputs]: channel i is row order[i] */
-  const float* bias;      /* null, or [num_outputs], already in channel order */
+  const float* scales;  /* affine only: [num_outputs, num_inputs / 32] */
+  const float* minima;  /* affine only */
+  const int32_t* order; /* null, or [num_outputs]: channel i is row order[i] */
+  const float* bias;    /* null, or [num_outputs], already in channel order */
 } acpu_matrix;
 
 typedef struct {
@@ -100,26 +121,31 @@ ACPU_API const char* acpu_last_error(void); /* of this thread; valid until its n
 ACPU_API const char* acpu_levels(void);     /* those this machine runs, best first, separated by spaces */
 
 ACPU_API int32_t acpu_model_create(const acpu_config* config, acpu_model** model);
-ACPU_API int32_t acpu_model_set_linear(acpu_model* model, int32_t role, int32_t layer, const acpu_matrix* matrix);
-ACPU_API int32_t acpu_model_set_norm(acpu_model* model, int32_t role, int32_t layer, const float* weight, int32_t size);
+ACPU_API int32_t acpu_model_set_linear(acpu_model* model, int32_t role, int32_t layer,
+                                       const acpu_matrix* matrix);
+ACPU_API int32_t acpu_model_set_norm(acpu_model* model, int32_t role, int32_t layer, const float* weight,
+                                     int32_t size);
 ACPU_API int32_t acpu_model_finish(acpu_model* model);
 ACPU_API int32_t acpu_model_bind_kv(acpu_model* model, const acpu_kv_layer* layers, int32_t num_layers);
 ACPU_API int32_t acpu_model_step(acpu_model* model, const acpu_step* step);
 ACPU_API int32_t acpu_model_weight_bytes(const acpu_model* model, int64_t* bytes);
-ACPU_API int32_t acpu_model_phase_seconds(acpu_model* model, double* seconds, int32_t size); /* reads and clears */
+ACPU_API int32_t acpu_model_phase_seconds(acpu_model* model, double* seconds,
+                                          int32_t size); /* reads and clears */
 ACPU_API const char* acpu_model_level(const acpu_model* model);
 ACPU_API void acpu_model_destroy(acpu_model* model);
 
 /* Single operations, for parity tests. All float32, one thread, on the named level. */
 ACPU_API int32_t acpu_linear_create(const acpu_matrix* matrix, acpu_linear** linear);
-ACPU_API int32_t acpu_linear_run(const acpu_linear* linear, const char* level, const float* x, float* out, int32_t rows);
+ACPU_API int32_t acpu_linear_run(const acpu_linear* linear, const char* level, const float* x, float* out,
+                                 int32_t rows);
 ACPU_API int32_t acpu_linear_row(const acpu_linear* linear, int32_t row, float* out);
 ACPU_API void acpu_linear_destroy(acpu_linear* linear);
-ACPU_API int32_t acpu_rms_norm(const char* level, const float* x, const float* weight, float* out, int32_t rows,
-                               int32_t size, float eps);
-ACPU_API int32_t acpu_gated(const char* level, int32_t activation, const float* gate, const float* up, float* out,
-                            int32_t size);
-ACPU_API int32_t acpu_top_k(const char* level, const float* logits, int32_t size, int32_t k, int32_t* ids, float* values);
+ACPU_API int32_t acpu_rms_norm(const char* level, const float* x, const float* weight, float* out,
+                               int32_t rows, int32_t size, float eps);
+ACPU_API int32_t acpu_gated(const char* level, int32_t activation, const float* gate, const float* up,
+                            float* out, int32_t size);
+ACPU_API int32_t acpu_top_k(const char* level, const float* logits, int32_t size, int32_t k, int32_t* ids,
+                            float* values);
 
 typedef struct {
   int32_t struct_bytes;
@@ -137,8 +163,9 @@ typedef struct {
 } acpu_attention;
 
 ACPU_API int32_t acpu_attend(const char* level, const acpu_kv_layer* kv, const acpu_attention* call);
-ACPU_API int32_t acpu_kv_read(const acpu_kv_layer* kv, const int32_t* blocks, int32_t max_blocks, int32_t num_slots,
-                              float* keys, float* values); /* [num_slots, kv_heads, head_size] */
+ACPU_API int32_t acpu_kv_read(const acpu_kv_layer* kv, const int32_t* blocks, int32_t max_blocks,
+                              int32_t num_slots, float* keys,
+                              float* values); /* [num_slots, kv_heads, head_size] */
 
 #ifdef __cplusplus
 }

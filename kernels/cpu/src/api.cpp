@@ -12,7 +12,9 @@ using acpu::require_pointer;
 
 extern "C" {
 
-int32_t acpu_abi_version(void) { return ACPU_ABI_VERSION; }
+int32_t acpu_abi_version(void) {
+  return ACPU_ABI_VERSION;
+}
 
 int32_t acpu_model_create(const acpu_config* config, acpu_model** model) {
   return guarded([&] {
@@ -31,7 +33,8 @@ int32_t acpu_model_set_linear(acpu_model* model, int32_t role, int32_t layer, co
   });
 }
 
-int32_t acpu_model_set_norm(acpu_model* model, int32_t role, int32_t layer, const float* weight, int32_t size) {
+int32_t acpu_model_set_norm(acpu_model* model, int32_t role, int32_t layer, const float* weight,
+                            int32_t size) {
   return guarded([&] {
     require_pointer(model, "model");
     model->set_norm(role, layer, weight, size);
@@ -79,8 +82,12 @@ int32_t acpu_model_phase_seconds(acpu_model* model, double* seconds, int32_t siz
   });
 }
 
-const char* acpu_model_level(const acpu_model* model) { return model ? model->level->name : ""; }
+const char* acpu_model_level(const acpu_model* model) {
+  return model ? model->level->name : "";
+}
 
-void acpu_model_destroy(acpu_model* model) { delete model; }
+void acpu_model_destroy(acpu_model* model) {
+  delete model;
+}
 
 } // extern "C"

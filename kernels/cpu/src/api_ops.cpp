@@ -57,7 +57,8 @@ void check_attention(const acpu_kv_layer& kv, const acpu_attention& call) {
   if (call.rotary_size) require_pointer(call.cos, "cos"), require_pointer(call.sin, "sin");
   const int64_t last = call.first_position + call.num_tokens - 1;
   require_range("max_blocks", call.max_blocks, last / kv.block_size + 1, 1 << 26);
-  for (int i = 0; i <= last / kv.block_size; ++i) require_range("block", call.blocks[i], 0, kv.num_blocks - 1);
+  for (int i = 0; i <= last / kv.block_size; ++i)
+    require_range("block", call.blocks[i], 0, kv.num_blocks - 1);
 }
 
 void write_all(const KVView& kv, const HeadShape& shape, const Level& level, const acpu_attention& call) {
@@ -65,15 +66,16 @@ void write_all(const KVView& kv, const HeadShape& shape, const Level& level, con
   for (int t = 0; t < call.num_tokens; ++t)
     for (int h = 0; h < kv.num_kv_heads; ++h) {
       const int position = call.first_position + t;
-      const int64_t slot = int64_t{call.blocks[position / kv.block_size]} * kv.block_size + position % kv.block_size;
+      const int64_t slot =
+          int64_t{call.blocks[position / kv.block_size]} * kv.block_size + position % kv.block_size;
       const int64_t at = (int64_t{t} * kv.num_kv_heads + h) * kv.head_size;
       level.write_kv(kv, shape, call.k + at, call.v + at, call.cos + t * half, call.sin + t * half, slot, h);
     }
 }
 
 // One tile, whole or as partials merged afterwards.
-void attend_tile(const KVView& kv, const HeadShape& shape, const Level& level, AttentionTile tile, bool by_split,
-                 std::vector<SplitState>& states, std::vector<float>& outputs) {
+void attend_tile(const KVView& kv, const HeadShape& shape, const Level& level, AttentionTile tile,
+                 bool by_split, std::vector<SplitState>& states, std::vector<float>& outputs) {
   const size_t rows = static_cast<size_t>(tile.num_tokens) * shape.num_groups;
   states.assign(rows, {});
   outputs.assign(rows * kv.head_size, 0.0f);
@@ -86,13 +88,15 @@ void attend_tile(const KVView& kv, const HeadShape& shape, const Level& level, A
     states[row].max = -__builtin_inff();
     for (int split = 0; split < splits; ++split) {
       const size_t at = split * rows + row;
-      level.merge(&states[row], &outputs[row * kv.head_size], &parts[at], &part_outputs[at * kv.head_size], kv.head_size);
+      level.merge(&states[row], &outputs[row * kv.head_size], &parts[at], &part_outputs[at * kv.head_size],
+                  kv.head_size);
     }
   }
 }
 
 void attend_all(const KVView& kv, const HeadShape& shape, const Level& level, const acpu_attention& call) {
-  const int size = kv.head_size, groups = shape.num_groups, tokens = call.by_split ? 1 : std::max(1, 48 / groups);
+  const int size = kv.head_size, groups = shape.num_groups,
+            tokens = call.by_split ? 1 : std::max(1, 48 / groups);
   std::vector<SplitState> states;
   std::vector<float> outputs;
   for (int first = 0; first < call.num_tokens; first += tokens)
@@ -148,7 +152,8 @@ int32_t acpu_linear_create(const acpu_matrix* matrix, acpu_linear** linear) {
   });
 }
 
-int32_t acpu_linear_run(const acpu_linear* linear, const char* level, const float* x, float* out, int32_t rows) {
+int32_t acpu_linear_run(const acpu_linear* linear, const char* level, const float* x, float* out,
+                        int32_t rows) {
   return guarded([&] {
     require_pointer(linear, "linear");
     require_pointer(linear->view.data, "linear's weights");
@@ -169,10 +174,12 @@ int32_t acpu_linear_row(const acpu_linear* linear, int32_t row, float* out) {
   });
 }
 
-void acpu_linear_destroy(acpu_linear* linear) { delete linear; }
+void acpu_linear_destroy(acpu_linear* linear) {
+  delete linear;
+}
 
-int32_t acpu_rms_norm(const char* level, const float* x, const float* weight, float* out, int32_t rows, int32_t size,
-                      float eps) {
+int32_t acpu_rms_norm(const char* level, const float* x, const float* weight, float* out, int32_t rows,
+                      int32_t size, float eps) {
   return guarded([&] {
     require_pointer(x, "x");
     require_pointer(weight, "weight");
@@ -183,7 +190,8 @@ int32_t acpu_rms_norm(const char* level, const float* x, const float* weight, fl
   });
 }
 
-int32_t acpu_gated(const char* level, int32_t activation, const float* gate, const float* up, float* out, int32_t size) {
+int32_t acpu_gated(const char* level, int32_t activation, const float* gate, const float* up, float* out,
+                   int32_t size) {
   return guarded([&] {
     require_pointer(gate, "gate");
     require_pointer(up, "up");
@@ -193,7 +201,8 @@ int32_t acpu_gated(const char* level, int32_t activation, const float* gate, con
   });
 }
 
-int32_t acpu_top_k(const char* level, const float* logits, int32_t size, int32_t k, int32_t* ids, float* values) {
+int32_t acpu_top_k(const char* level, const float* logits, int32_t size, int32_t k, int32_t* ids,
+                   float* values) {
   return guarded([&] {
     require_pointer(logits, "logits");
     require_pointer(ids, "ids");
@@ -216,8 +225,8 @@ int32_t acpu_attend(const char* level, const acpu_kv_layer* kv, const acpu_atten
   });
 }
 
-int32_t acpu_kv_read(const acpu_kv_layer* kv, const int32_t* blocks, int32_t max_blocks, int32_t num_slots, float* keys,
-                     float* values) {
+int32_t acpu_kv_read(const acpu_kv_layer* kv, const int32_t* blocks, int32_t max_blocks, int32_t num_slots,
+                     float* keys, float* values) {
   return guarded([&] {
     require_struct(kv, "kv");
     const KVView view = kv_view(*kv);

@@ -1,6 +1,6 @@
-// Grouped-query attention over pages with an online softmax. Keys and values are walked in splits of 128 slots;
-// each split is summed on its own and the splits are merged in order, so a query's result depends neither on
-// the tile it is in nor on the threads that worked on it.
+// Grouped-query attention over pages with an online softmax. Keys and values are walked in splits of 128
+// slots; each split is summed on its own and the splits are merged in order, so a query's result depends
+// neither on the tile it is in nor on the threads that worked on it.
 #pragma once
 
 namespace {
@@ -9,18 +9,17 @@ using acpu::AttentionTile;
 using acpu::kMaxHeadSize;
 using acpu::kSplit;
 using acpu::NextSlots;
-using acpu::SplitState;
 
 // The rows of one register tile: `rows` queries against one split.
 struct RowGroup {
-  const uint16_t* q;        // [rows, head_size] bfloat16, or int16 with q_scales
-  const float* q_scales;    // INT8 pages only
-  const int32_t* limits;    // slots below are seen
-  const int32_t* lows;      // slots from here are seen
-  float* scores;            // [rows, kSplit]
-  uint16_t* weights;        // [rows, kSplit]
-  float* weight_scales;     // INT8 pages only
-  float* out;               // [rows, head_size]
+  const uint16_t* q;     // [rows, head_size] bfloat16, or int16 with q_scales
+  const float* q_scales; // INT8 pages only
+  const int32_t* limits; // slots below are seen
+  const int32_t* lows;   // slots from here are seen
+  float* scores;         // [rows, kSplit]
+  uint16_t* weights;     // [rows, kSplit]
+  float* weight_scales;  // INT8 pages only
+  float* out;            // [rows, head_size]
   SplitState* states;
 };
 
@@ -45,9 +44,8 @@ static void score_columns(const KVView& kv, const uint8_t* keys, const uint8_t* 
   vf f[R][NV];
   vi n[R][NV];
   ACPU_UNROLL
-  for (int r = 0; r < R; ++r)
-    ACPU_UNROLL
-    for (int v = 0; v < NV; ++v) f[r][v] = zero(), n[r][v] = izero();
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v) f[r][v] = zero(), n[r][v] = izero();
   for (int d = 0; d < pairs; ++d, keys += step) {
     if (ahead) {
       ACPU_UNROLL
@@ -76,10 +74,10 @@ static void score_columns(const KVView& kv, const uint8_t* keys, const uint8_t* 
     }
   }
   ACPU_UNROLL
-  for (int r = 0; r < R; ++r)
-    ACPU_UNROLL
-    for (int v = 0; v < NV; ++v)
-      store(rows.scores + r * kSplit + column + v * W, INT8 ? mul(to_f(n[r][v]), set(rows.q_scales[r])) : f[r][v]);
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v)
+    store(rows.scores + r * kSplit + column + v * W,
+          INT8 ? mul(to_f(n[r][v]), set(rows.q_scales[r])) : f[r][v]);
 }
 
 template <int R, bool INT8>
@@ -88,7 +86,8 @@ static void score_split(const KVView& kv, int head, const Columns& columns, cons
   const int element = INT8 ? 1 : 2;
   for (int slot = columns.first / step * step; slot < columns.end; slot += step) {
     const int at = slot / kv.block_size, offset = slot % kv.block_size;
-    const uint8_t* keys = kv.keys + (page_start(kv, columns.blocks[at], head) * kv.head_size + offset * 2) * element;
+    const uint8_t* keys =
+        kv.keys + (page_start(kv, columns.blocks[at], head) * kv.head_size + offset * 2) * element;
     const uint8_t* ahead = columns.prefetches ? kv.values + (keys - kv.keys) : nullptr;
     const int column = slot - columns.split_start;
     if (step == kTileVectors * W)
@@ -164,10 +163,11 @@ static void softmax_row(const KVView& kv, const HeadShape& shape, int head, cons
   if constexpr (INT8) quantize_weights(kv, head, columns, rows, r, first, end);
 }
 
-// Adds the values of slot pairs [pair, end) of one page, times the weights, to a tile of R rows by NV vectors.
+// Adds the values of slot pairs [pair, end) of one page, times the weights, to a tile of R rows by NV
+// vectors.
 template <int R, int NV, bool INT8>
-static inline void add_values(const uint8_t* values, int64_t step, const uint16_t* weights, int pairs,
-                              const uint8_t* ahead, vf (&f)[R][NV], vi (&n)[R][NV]) {
+ACPU_CLANG_INLINE void add_values(const uint8_t* values, int64_t step, const uint16_t* weights, int pairs,
+                                  const uint8_t* ahead, vf (&f)[R][NV], vi (&n)[R][NV]) {
   for (int i = 0; i < pairs; ++i, values += step) {
     if (ahead) {
       ACPU_UNROLL
@@ -199,7 +199,7 @@ static inline void add_values(const uint8_t* values, int64_t step, const uint16_
 
 // The last pair where its second slot is not written yet: whatever lies there must not reach the sum.
 template <int R, int NV>
-static inline void add_half_pair(const uint8_t* values, const uint16_t* weights, vf (&f)[R][NV]) {
+ACPU_CLANG_INLINE void add_half_pair(const uint8_t* values, const uint16_t* weights, vf (&f)[R][NV]) {
   int32_t kept[NV * W];
   __builtin_memcpy(kept, values, sizeof kept);
   for (int i = 0; i < NV * W; ++i) kept[i] &= 0xffff;
@@ -212,9 +212,8 @@ static void value_columns(const KVView& kv, int head, const Columns& columns, co
   vf f[R][NV];
   vi n[R][NV];
   ACPU_UNROLL
-  for (int r = 0; r < R; ++r)
-    ACPU_UNROLL
-    for (int v = 0; v < NV; ++v) f[r][v] = zero(), n[r][v] = izero();
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v) f[r][v] = zero(), n[r][v] = izero();
   const int element = INT8 ? 1 : 2;
   const int64_t step = (int64_t)kv.head_size * 2 * element;
   for (int slot = columns.first & ~1; slot < columns.end;) {
@@ -236,11 +235,10 @@ static void value_columns(const KVView& kv, int head, const Columns& columns, co
     slot = stop;
   }
   ACPU_UNROLL
-  for (int r = 0; r < R; ++r)
-    ACPU_UNROLL
-    for (int v = 0; v < NV; ++v)
-      store(rows.out + (int64_t)r * kv.head_size + d + v * W,
-            INT8 ? mul(to_f(n[r][v]), set(rows.weight_scales[r])) : f[r][v]);
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v)
+    store(rows.out + (int64_t)r * kv.head_size + d + v * W,
+          INT8 ? mul(to_f(n[r][v]), set(rows.weight_scales[r])) : f[r][v]);
 }
 
 // What a short split's values left unasked of the next keys: pages are wanted whole, however few their slots.
@@ -311,21 +309,6 @@ static void prepare_queries(const KVView& kv, const HeadShape& shape, const Atte
   }
 }
 
-static void merge_splits(SplitState* into, float* into_out, const SplitState* from, const float* from_out, int size) {
-  if (from->max == -__builtin_inff()) return;
-  if (into->max == -__builtin_inff()) {
-    *into = *from;
-    for (int i = 0; i < size; i += W) store(into_out + i, load(from_out + i));
-    return;
-  }
-  const float top = into->max > from->max ? into->max : from->max;
-  const float a = exp_of(into->max - top), b = exp_of(from->max - top);
-  into->sum = into->sum * a + from->sum * b;
-  into->max = top;
-  for (int i = 0; i < size; i += W)
-    store(into_out + i, fma(load(into_out + i), set(a), mul(load(from_out + i), set(b))));
-}
-
 // One split for all rows of a tile, a register tile at a time.
 struct SplitWork {
   const KVView& kv;
@@ -358,8 +341,15 @@ static void attend_rows(const SplitWork& work, int split, int row, int rows, Spl
   else if (prefetches)
     next = work.tile.next;
   const Columns columns = {work.tile.blocks, first, end, start, prefetches, next};
-  const RowGroup group = {work.q + (int64_t)row * size, work.q_scales + row, work.limits + row, work.lows + row,
-                          scores, weights, weight_scales, out, states};
+  const RowGroup group = {work.q + (int64_t)row * size,
+                          work.q_scales + row,
+                          work.limits + row,
+                          work.lows + row,
+                          scores,
+                          weights,
+                          weight_scales,
+                          out,
+                          states};
   const AttendGroup attend = work.kv.is_int8 ? group_of<true>(rows) : group_of<false>(rows);
   attend(work.kv, work.shape, work.tile.kv_head, columns, group);
 }
@@ -388,7 +378,8 @@ static void attend(const KVView& kv, const HeadShape& shape, const AttentionTile
       }
       attend_rows(work, split, row, count, split_states, split_out);
       for (int r = 0; r < count; ++r)
-        merge_splits(states + row + r, outputs + (int64_t)(row + r) * size, split_states + r, split_out + r * size, size);
+        merge_splits(states + row + r, outputs + (int64_t)(row + r) * size, split_states + r,
+                     split_out + r * size, size);
     }
     if (partials) states += rows, outputs += (int64_t)rows * size;
   }

@@ -16,8 +16,8 @@ void check_sequence(const Model& model, const acpu_step& step, int s, int max_wi
     fail(ACPU_BAD_ARGUMENT, "sequence %d: context_len %d is below its %d new tokens", s, length, count);
   const int64_t room = int64_t{step.max_blocks} * block_size;
   if (length > room)
-    fail(ACPU_BAD_ARGUMENT, "sequence %d: context_len %d exceeds the %lld slots of its block table", s, length,
-         static_cast<long long>(room));
+    fail(ACPU_BAD_ARGUMENT, "sequence %d: context_len %d exceeds the %lld slots of its block table", s,
+         length, static_cast<long long>(room));
   const int first_slot = max_window > 0 ? std::max(0, length - count + 1 - max_window) : 0;
   const int32_t* table = step.block_tables + int64_t{s} * step.max_blocks;
   for (int b = first_slot / block_size; b <= (length - 1) / block_size; ++b)
@@ -30,14 +30,17 @@ void check_tokens(const Model& model, const acpu_step& step) {
   const int64_t slots = int64_t{model.num_blocks} * model.kv[0].block_size;
   for (int i = 0; i < step.num_tokens; ++i) {
     if (step.tokens[i] < 0 || step.tokens[i] >= model.config.vocab_size)
-      fail(ACPU_BAD_ARGUMENT, "token %d is %d; the vocabulary has %d", i, step.tokens[i], model.config.vocab_size);
+      fail(ACPU_BAD_ARGUMENT, "token %d is %d; the vocabulary has %d", i, step.tokens[i],
+           model.config.vocab_size);
     if (step.positions[i] < 0) fail(ACPU_BAD_ARGUMENT, "position %d is %d", i, step.positions[i]);
     if (step.slots[i] < 0 || step.slots[i] >= slots)
-      fail(ACPU_BAD_ARGUMENT, "slot %d is %d; the pool has %lld", i, step.slots[i], static_cast<long long>(slots));
+      fail(ACPU_BAD_ARGUMENT, "slot %d is %d; the pool has %lld", i, step.slots[i],
+           static_cast<long long>(slots));
   }
   for (int i = 0; i < step.num_logit_rows; ++i)
     if (step.logit_rows[i] < 0 || step.logit_rows[i] >= step.num_tokens)
-      fail(ACPU_BAD_ARGUMENT, "logit row %d is %d; the step has %d tokens", i, step.logit_rows[i], step.num_tokens);
+      fail(ACPU_BAD_ARGUMENT, "logit row %d is %d; the step has %d tokens", i, step.logit_rows[i],
+           step.num_tokens);
 }
 
 } // namespace

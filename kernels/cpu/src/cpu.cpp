@@ -24,7 +24,9 @@ struct Cpuid {
   Cpuid(uint32_t leaf, uint32_t sub) { __get_cpuid_count(leaf, sub, &a, &b, &c, &d); }
 };
 
-bool bit(uint32_t word, int n) { return (word >> n) & 1u; }
+bool bit(uint32_t word, int n) {
+  return (word >> n) & 1u;
+}
 
 uint64_t saved_states() {
   uint32_t low, high;
@@ -104,7 +106,8 @@ const Level* find_level(const char* name) {
 extern "C" const char* acpu_levels(void) {
   static const std::string names = [] {
     std::string joined;
-    for (const acpu::Level* level : acpu::available_levels()) joined += (joined.empty() ? "" : " ") + std::string(level->name);
+    for (const acpu::Level* level : acpu::available_levels())
+      joined += (joined.empty() ? "" : " ") + std::string(level->name);
     return joined;
   }();
   return names.c_str();

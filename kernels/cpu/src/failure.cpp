@@ -16,8 +16,12 @@ void fail(int32_t status, const char* format, ...) {
   throw Failure{status, text};
 }
 
-void set_last_error(const std::string& message) { last_error = message; }
+void set_last_error(const std::string& message) {
+  last_error = message;
+}
 
 } // namespace acpu
 
-extern "C" const char* acpu_last_error(void) { return acpu::last_error.c_str(); }
+extern "C" const char* acpu_last_error(void) {
+  return acpu::last_error.c_str();
+}

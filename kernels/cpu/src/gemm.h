@@ -1,5 +1,6 @@
-// Matrix products over packed panels: tiles of a few rows by one panel, accumulated in registers. Each output is
-// summed group by group in one order, whatever the tile, so a row's result does not depend on its neighbours.
+// Matrix products over packed panels: tiles of a few rows by one panel, accumulated in registers. Each output
+// is summed group by group in one order, whatever the tile, so a row's result does not depend on its
+// neighbours.
 #pragma once
 
 namespace {
@@ -11,7 +12,7 @@ using acpu::kUnit;
 using acpu::LinearView;
 
 template <int R, int NV>
-static inline void dot_group8(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
+ACPU_INLINE void dot_group8(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
   ACPU_UNROLL
   for (int k = 0; k < kGroup; k += 4, w += kPanel * 4) {
     vi step[NV];
@@ -30,7 +31,7 @@ static inline void dot_group8(const uint8_t* w, const int8_t* const* x, int at, 
 
 // A byte holds input j in its low and input j + 16 in its high nibble, as in the file's own blocks.
 template <int R, int NV>
-static inline void dot_group4(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
+ACPU_INLINE void dot_group4(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
   ACPU_UNROLL
   for (int k = 0; k < kGroup / 2; k += 4, w += kPanel * 4) {
     vi low[NV], high[NV];
@@ -60,7 +61,9 @@ constexpr bool is_4bit(int kind) {
 constexpr bool has_minima(int kind) {
   return kind == acpu::kGroup4Min || kind == acpu::kAffine4 || kind == acpu::kAffine8;
 }
-constexpr bool has_f32_scales(int kind) { return kind == acpu::kAffine4 || kind == acpu::kAffine8; }
+constexpr bool has_f32_scales(int kind) {
+  return kind == acpu::kAffine4 || kind == acpu::kAffine8;
+}
 
 // What to add per unit of the activations' sum: the level's dot has taken `have` off each weight, the format
 // wants `want` taken off.
@@ -77,8 +80,8 @@ struct Ahead {
 };
 
 template <int KIND, int R, int NV>
-static inline void integer_tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act,
-                                int row, Ahead ahead, vf (&out)[R][NV]) {
+ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act,
+                              int row, Ahead ahead, vf (&out)[R][NV]) {
   const int groups = weight.num_groups;
   const int8_t* x[R];
   const float *scales[R], *weighted[R];
@@ -93,9 +96,8 @@ static inline void integer_tile(const LinearView& weight, const uint8_t* panel, 
   }
   vf f[R][NV];
   ACPU_UNROLL
-  for (int r = 0; r < R; ++r)
-    ACPU_UNROLL
-    for (int v = 0; v < NV; ++v) f[r][v] = zero();
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v) f[r][v] = zero();
   constexpr int kWeightBytes = kPanel * kGroup / (is_4bit(KIND) ? 2 : 1);
   for (int g = 0; g < groups; ++g, panel += weight.record_bytes) {
     for (int i = 0; i < ahead.bytes; i += 64) prefetch(ahead.data + (int64_t)g * ahead.bytes + i);
@@ -130,21 +132,19 @@ static inline void integer_tile(const LinearView& weight, const uint8_t* panel, 
     }
   }
   ACPU_UNROLL
-  for (int r = 0; r < R; ++r)
-    ACPU_UNROLL
-    for (int v = 0; v < NV; ++v) out[r][v] = f[r][v];
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v) out[r][v] = f[r][v];
 }
 
 template <int R, int NV>
-static inline void bf16_tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act,
-                             int row, vf (&out)[R][NV]) {
+ACPU_INLINE void bf16_tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act,
+                           int row, vf (&out)[R][NV]) {
   const int64_t inputs = (int64_t)weight.num_groups * kGroup;
   const uint16_t* x = act.bf16 + row * inputs;
   vf f[R][NV];
   ACPU_UNROLL
-  for (int r = 0; r < R; ++r)
-    ACPU_UNROLL
-    for (int v = 0; v < NV; ++v) f[r][v] = zero();
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v) f[r][v] = zero();
   const uint8_t* w = panel + channel * 4;
   for (int64_t k = 0; k < inputs; k += 2, w += kPanel * 4) {
     vi step[NV];
@@ -159,21 +159,19 @@ static inline void bf16_tile(const LinearView& weight, const uint8_t* panel, int
     }
   }
   ACPU_UNROLL
-  for (int r = 0; r < R; ++r)
-    ACPU_UNROLL
-    for (int v = 0; v < NV; ++v) out[r][v] = f[r][v];
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v) out[r][v] = f[r][v];
 }
 
 template <int R, int NV>
-static inline void f32_tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act,
-                            int row, vf (&out)[R][NV]) {
+ACPU_INLINE void f32_tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act,
+                          int row, vf (&out)[R][NV]) {
   const int64_t inputs = (int64_t)weight.num_groups * kGroup;
   const float* x = act.f32 + row * inputs;
   const float* w = (const float*)panel + channel;
   ACPU_UNROLL
-  for (int r = 0; r < R; ++r)
-    ACPU_UNROLL
-    for (int v = 0; v < NV; ++v) out[r][v] = zero();
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v) out[r][v] = zero();
   for (int64_t k = 0; k < inputs; ++k, w += kPanel) {
     ACPU_UNROLL
     for (int v = 0; v < NV; ++v) {
@@ -185,8 +183,8 @@ static inline void f32_tile(const LinearView& weight, const uint8_t* panel, int 
 }
 
 template <int KIND, int R, int NV>
-static inline void tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act, int row,
-                        Ahead ahead, float* out) {
+static inline void tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act,
+                        int row, Ahead ahead, float* out) {
   vf f[R][NV];
   if constexpr (KIND == acpu::kF32)
     f32_tile<R, NV>(weight, panel, channel, act, row, f);
@@ -195,15 +193,14 @@ static inline void tile(const LinearView& weight, const uint8_t* panel, int chan
   else
     integer_tile<KIND, R, NV>(weight, panel, channel, act, row, ahead, f);
   ACPU_UNROLL
-  for (int r = 0; r < R; ++r)
-    ACPU_UNROLL
-    for (int v = 0; v < NV; ++v) store(out + r * kPanel + v * W, f[r][v]);
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v) store(out + r * kPanel + v * W, f[r][v]);
 }
 
 // R rows by `span` channels (a unit or a panel) from `channel` of the whole matrix, into rows of 64 floats.
 template <int KIND, int R>
-static void span_tile(const LinearView& weight, int channel, int span, const ActView& act, int row, Ahead ahead,
-                      float* out) {
+static void span_tile(const LinearView& weight, int channel, int span, const ActView& act, int row,
+                      Ahead ahead, float* out) {
   constexpr int NV = gemm_vectors(R);
   const uint8_t* panel = weight.data + (size_t)(channel / kPanel) * weight.panel_bytes;
   const int first = channel % kPanel;
@@ -263,13 +260,15 @@ static void finish_row(const GemmTask& task, int row, int channel, int span, flo
   for (int j = i; j < valid; ++j) out[j] = value[j - i];
 }
 
-static void gate_row_groups(const GemmTask& task, int row, int channel, int span, float* gate, const float* up) {
-  for (int i = 0; i < span; i += W) store(gate + i, mul(activated(load(gate + i), task.activation), load(up + i)));
+static void gate_row_groups(const GemmTask& task, int row, int channel, int span, float* gate,
+                            const float* up) {
+  for (int i = 0; i < span; i += W)
+    store(gate + i, mul(activated(load(gate + i), task.activation), load(up + i)));
   for (int i = 0; i < span; i += kGroup) store_group(gate + i, task.gated, row, (channel + i) / kGroup);
 }
 
-// What tile number `index` of `count` asks for while it works on a panel. One tile alone asks for nothing: then
-// the hardware's prefetching keeps up by itself, and every request of ours slows it down.
+// What tile number `index` of `count` asks for while it works on a panel. One tile alone asks for nothing:
+// then the hardware's prefetching keeps up by itself, and every request of ours slows it down.
 static inline Ahead ahead_of(const LinearView& weight, int channel, int index, int count) {
   const int64_t next = channel / kPanel + 1;
   if (count < 2 || next * kPanel >= weight.num_outputs) return {nullptr, 0};

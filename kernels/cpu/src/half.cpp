@@ -35,12 +35,15 @@ uint16_t f32_to_f16(float value) {
   const uint32_t u = bits_of(value), sign = (u >> 16) & 0x8000u;
   const float size = std::fabs(value);
   if (!(size < 65520.0f)) return static_cast<uint16_t>(sign | (size > 0 ? 0x7c00u : 0x7e00u));
-  if (size < 0x1p-14f) return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(size * 0x1p24f)));
+  if (size < 0x1p-14f)
+    return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(size * 0x1p24f)));
   const uint32_t rounded = (u & 0x7fffffffu) + 0xfffu + ((u >> 13) & 1u);
   return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
 }
 
-float bf16_to_f32(uint16_t bits) { return float_of(static_cast<uint32_t>(bits) << 16); }
+float bf16_to_f32(uint16_t bits) {
+  return float_of(static_cast<uint32_t>(bits) << 16);
+}
 
 uint16_t f32_to_bf16(float value) {
   const uint32_t u = bits_of(value);

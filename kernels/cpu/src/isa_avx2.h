@@ -11,27 +11,63 @@ typedef __m256i vi;
 constexpr int W = 8;
 constexpr int kGemmRows = 3;
 constexpr int kTileRows = 3;
-constexpr int gemm_vectors(int rows) { return rows == 1 ? 4 : 2; }
+constexpr int gemm_vectors(int rows) {
+  return rows == 1 ? 4 : 2;
+}
 constexpr float kExpFloor = -88.03f; // rounds to 2^-127, whose bits are those of zero
 constexpr int kTileVectors = 2;
 
-static inline vf zero() { return _mm256_setzero_ps(); }
-static inline vf set(float x) { return _mm256_set1_ps(x); }
-static inline vf load(const float* p) { return _mm256_loadu_ps(p); }
-static inline void store(float* p, vf v) { _mm256_storeu_ps(p, v); }
-static inline vf add(vf a, vf b) { return _mm256_add_ps(a, b); }
-static inline vf sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
-static inline vf mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
-static inline vf div(vf a, vf b) { return _mm256_div_ps(a, b); }
-static inline vf fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-static inline vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
-static inline vf vmin(vf a, vf b) { return _mm256_min_ps(a, b); }
-static inline vf vabs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
-static inline vf round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-static inline vi iset(int32_t x) { return _mm256_set1_epi32(x); }
-static inline vi iadd(vi a, vi b) { return _mm256_add_epi32(a, b); }
-static inline vf to_f(vi a) { return _mm256_cvtepi32_ps(a); }
-static inline vi to_i(vf a) { return _mm256_cvtps_epi32(a); }
+static inline vf zero() {
+  return _mm256_setzero_ps();
+}
+static inline vf set(float x) {
+  return _mm256_set1_ps(x);
+}
+static inline vf load(const float* p) {
+  return _mm256_loadu_ps(p);
+}
+static inline void store(float* p, vf v) {
+  _mm256_storeu_ps(p, v);
+}
+static inline vf add(vf a, vf b) {
+  return _mm256_add_ps(a, b);
+}
+static inline vf sub(vf a, vf b) {
+  return _mm256_sub_ps(a, b);
+}
+static inline vf mul(vf a, vf b) {
+  return _mm256_mul_ps(a, b);
+}
+static inline vf div(vf a, vf b) {
+  return _mm256_div_ps(a, b);
+}
+static inline vf fma(vf a, vf b, vf c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+static inline vf vmax(vf a, vf b) {
+  return _mm256_max_ps(a, b);
+}
+static inline vf vmin(vf a, vf b) {
+  return _mm256_min_ps(a, b);
+}
+static inline vf vabs(vf a) {
+  return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
+}
+static inline vf round(vf a) {
+  return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline vi iset(int32_t x) {
+  return _mm256_set1_epi32(x);
+}
+static inline vi iadd(vi a, vi b) {
+  return _mm256_add_epi32(a, b);
+}
+static inline vf to_f(vi a) {
+  return _mm256_cvtepi32_ps(a);
+}
+static inline vi to_i(vf a) {
+  return _mm256_cvtps_epi32(a);
+}
 static inline vf scale2(vf a, vf n) {
   return mul(a, (vf)_mm256_slli_epi32(iadd(to_i(n), iset(127)), 23));
 }
@@ -46,8 +82,12 @@ static inline float max_of(vf a) {
   return _mm_cvtss_f32(_mm_max_ss(s, _mm_shuffle_ps(s, s, 1)));
 }
 
-static inline vi izero() { return _mm256_setzero_si256(); }
-static inline vi iload(const void* p) { return _mm256_loadu_si256((const __m256i*)p); }
+static inline vi izero() {
+  return _mm256_setzero_si256();
+}
+static inline vi iload(const void* p) {
+  return _mm256_loadu_si256((const __m256i*)p);
+}
 static inline int32_t isum(vi a) {
   __m128i s = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
   s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
@@ -56,8 +96,12 @@ static inline int32_t isum(vi a) {
 
 #ifdef ACPU_VNNI
 constexpr int kBias8 = 0;
-static inline vi dot4(vi acc, vi w, vi x) { return _mm256_dpbusd_avx_epi32(acc, w, x); }
-static inline vi dot4_nibble(vi acc, vi w, vi x) { return _mm256_dpbusd_avx_epi32(acc, w, x); }
+static inline vi dot4(vi acc, vi w, vi x) {
+  return _mm256_dpbusd_avx_epi32(acc, w, x);
+}
+static inline vi dot4_nibble(vi acc, vi w, vi x) {
+  return _mm256_dpbusd_avx_epi32(acc, w, x);
+}
 #else
 // The unsigned x signed product saturates at 16 bits with 8-bit weights, so they are made signed first and
 // their sign moved to the activations: |w| <= 128, |x| <= 127, a pair of products stays under 32,513.
@@ -71,12 +115,22 @@ static inline vi dot4_nibble(vi acc, vi w, vi x) {
   return iadd(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
 }
 #endif
-static inline vi dot2_i16(vi acc, vi a, vi b) { return iadd(acc, _mm256_madd_epi16(a, b)); }
-static inline vi low_nibbles(vi w) { return _mm256_and_si256(w, _mm256_set1_epi8(15)); }
-static inline vi high_nibbles(vi w) { return _mm256_and_si256(_mm256_srli_epi16(w, 4), _mm256_set1_epi8(15)); }
+static inline vi dot2_i16(vi acc, vi a, vi b) {
+  return iadd(acc, _mm256_madd_epi16(a, b));
+}
+static inline vi low_nibbles(vi w) {
+  return _mm256_and_si256(w, _mm256_set1_epi8(15));
+}
+static inline vi high_nibbles(vi w) {
+  return _mm256_and_si256(_mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));
+}
 
-static inline vf load_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
-static inline vi widen_i8(const int8_t* p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)); }
+static inline vf load_f16(const uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+}
+static inline vi widen_i8(const int8_t* p) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p));
+}
 static inline __m128i narrow_i16(vi v) {
   return _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
 }
@@ -84,7 +138,9 @@ static inline void store_i8(int8_t* p, vi v) {
   const __m128i s = narrow_i16(v);
   _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(s, s));
 }
-static inline void store_i16(int16_t* p, vi v) { _mm_storeu_si128((__m128i*)p, narrow_i16(v)); }
+static inline void store_i16(int16_t* p, vi v) {
+  _mm_storeu_si128((__m128i*)p, narrow_i16(v));
+}
 
 static inline vf dot2_bf16(vf acc, vi a, vi b) {
   const vi high = _mm256_set1_epi32((int)0xffff0000);
@@ -106,6 +162,8 @@ static inline vf keep_range(vf v, float fill, int base, int low, int high) {
 static inline uint32_t greater_bits(vf a, vf b) {
   return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
 }
-static inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+static inline void prefetch(const void* p) {
+  _mm_prefetch((const char*)p, _MM_HINT_T0);
+}
 
 } // namespace

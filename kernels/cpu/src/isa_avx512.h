@@ -12,40 +12,98 @@ constexpr int W = 16;
 constexpr int kBias8 = 0;
 constexpr int kGemmRows = 3;
 constexpr int kTileRows = 6;
-constexpr int gemm_vectors(int) { return 4; }
+constexpr int gemm_vectors(int) {
+  return 4;
+}
 constexpr float kExpFloor = -110.0f; // 2^-159 is zero even as a subnormal
 constexpr int kTileVectors = 4;
 
-static inline vf zero() { return _mm512_setzero_ps(); }
-static inline vf set(float x) { return _mm512_set1_ps(x); }
-static inline vf load(const float* p) { return _mm512_loadu_ps(p); }
-static inline void store(float* p, vf v) { _mm512_storeu_ps(p, v); }
-static inline vf add(vf a, vf b) { return _mm512_add_ps(a, b); }
-static inline vf sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
-static inline vf mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-static inline vf div(vf a, vf b) { return _mm512_div_ps(a, b); }
-static inline vf fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
-static inline vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
-static inline vf vabs(vf a) { return _mm512_abs_ps(a); }
-static inline vf round(vf a) { return _mm512_roundscale_ps(a, 0); }
-static inline vf scale2(vf a, vf n) { return _mm512_scalef_ps(a, n); }
-static inline float sum(vf a) { return _mm512_reduce_add_ps(a); }
-static inline float max_of(vf a) { return _mm512_reduce_max_ps(a); }
+static inline vf zero() {
+  return _mm512_setzero_ps();
+}
+static inline vf set(float x) {
+  return _mm512_set1_ps(x);
+}
+static inline vf load(const float* p) {
+  return _mm512_loadu_ps(p);
+}
+static inline void store(float* p, vf v) {
+  _mm512_storeu_ps(p, v);
+}
+static inline vf add(vf a, vf b) {
+  return _mm512_add_ps(a, b);
+}
+static inline vf sub(vf a, vf b) {
+  return _mm512_sub_ps(a, b);
+}
+static inline vf mul(vf a, vf b) {
+  return _mm512_mul_ps(a, b);
+}
+static inline vf div(vf a, vf b) {
+  return _mm512_div_ps(a, b);
+}
+static inline vf fma(vf a, vf b, vf c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+static inline vf vmax(vf a, vf b) {
+  return _mm512_max_ps(a, b);
+}
+static inline vf vmin(vf a, vf b) {
+  return _mm512_min_ps(a, b);
+}
+static inline vf vabs(vf a) {
+  return _mm512_abs_ps(a);
+}
+static inline vf round(vf a) {
+  return _mm512_roundscale_ps(a, 0);
+}
+static inline vf scale2(vf a, vf n) {
+  return _mm512_scalef_ps(a, n);
+}
+static inline float sum(vf a) {
+  return _mm512_reduce_add_ps(a);
+}
+static inline float max_of(vf a) {
+  return _mm512_reduce_max_ps(a);
+}
 
-static inline vi izero() { return _mm512_setzero_si512(); }
-static inline vi iset(int32_t x) { return _mm512_set1_epi32(x); }
-static inline vi iload(const void* p) { return _mm512_loadu_si512(p); }
-static inline vi iadd(vi a, vi b) { return _mm512_add_epi32(a, b); }
-static inline int32_t isum(vi a) { return _mm512_reduce_add_epi32(a); }
-static inline vf to_f(vi a) { return _mm512_cvtepi32_ps(a); }
-static inline vi to_i(vf a) { return _mm512_cvtps_epi32(a); }
+static inline vi izero() {
+  return _mm512_setzero_si512();
+}
+static inline vi iset(int32_t x) {
+  return _mm512_set1_epi32(x);
+}
+static inline vi iload(const void* p) {
+  return _mm512_loadu_si512(p);
+}
+static inline vi iadd(vi a, vi b) {
+  return _mm512_add_epi32(a, b);
+}
+static inline int32_t isum(vi a) {
+  return _mm512_reduce_add_epi32(a);
+}
+static inline vf to_f(vi a) {
+  return _mm512_cvtepi32_ps(a);
+}
+static inline vi to_i(vf a) {
+  return _mm512_cvtps_epi32(a);
+}
 
-static inline vi dot4(vi acc, vi w, vi x) { return _mm512_dpbusd_epi32(acc, w, x); }
-static inline vi dot4_nibble(vi acc, vi w, vi x) { return _mm512_dpbusd_epi32(acc, w, x); }
-static inline vi dot2_i16(vi acc, vi a, vi b) { return _mm512_dpwssd_epi32(acc, a, b); }
-static inline vi low_nibbles(vi w) { return _mm512_and_si512(w, _mm512_set1_epi8(15)); }
-static inline vi high_nibbles(vi w) { return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15)); }
+static inline vi dot4(vi acc, vi w, vi x) {
+  return _mm512_dpbusd_epi32(acc, w, x);
+}
+static inline vi dot4_nibble(vi acc, vi w, vi x) {
+  return _mm512_dpbusd_epi32(acc, w, x);
+}
+static inline vi dot2_i16(vi acc, vi a, vi b) {
+  return _mm512_dpwssd_epi32(acc, a, b);
+}
+static inline vi low_nibbles(vi w) {
+  return _mm512_and_si512(w, _mm512_set1_epi8(15));
+}
+static inline vi high_nibbles(vi w) {
+  return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15));
+}
 
 static inline vf load_f16(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
@@ -53,13 +111,17 @@ static inline vf load_f16(const uint16_t* p) {
 static inline vi widen_i8(const int8_t* p) {
   return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p));
 }
-static inline void store_i8(int8_t* p, vi v) { _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(v)); }
+static inline void store_i8(int8_t* p, vi v) {
+  _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(v));
+}
 static inline void store_i16(int16_t* p, vi v) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtsepi32_epi16(v));
 }
 
 #ifdef ACPU_BF16
-static inline vf dot2_bf16(vf acc, vi a, vi b) { return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b); }
+static inline vf dot2_bf16(vf acc, vi a, vi b) {
+  return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
+}
 static inline void store_bf16(uint16_t* p, vf v) {
   _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(v));
 }
@@ -84,7 +146,11 @@ static inline vf keep_range(vf v, float fill, int base, int low, int high) {
                          _mm512_cmpge_epi32_mask(index, _mm512_set1_epi32(low));
   return _mm512_mask_mov_ps(_mm512_set1_ps(fill), keep, v);
 }
-static inline uint32_t greater_bits(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
-static inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
+static inline uint32_t greater_bits(vf a, vf b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+}
+static inline void prefetch(const void* p) {
+  _mm_prefetch((const char*)p, _MM_HINT_T1);
+}
 
 } // namespace

@@ -12,35 +12,81 @@ constexpr int W = 4;
 constexpr int kBias8 = 128;
 constexpr int kGemmRows = 2;
 constexpr int kTileRows = 3;
-constexpr int gemm_vectors(int) { return 4; }
+constexpr int gemm_vectors(int) {
+  return 4;
+}
 constexpr float kExpFloor = -88.03f; // rounds to 2^-127, whose bits are those of zero
 constexpr int kTileVectors = 4;
 
-static inline vf zero() { return vdupq_n_f32(0.0f); }
-static inline vf set(float x) { return vdupq_n_f32(x); }
-static inline vf load(const float* p) { return vld1q_f32(p); }
-static inline void store(float* p, vf v) { vst1q_f32(p, v); }
-static inline vf add(vf a, vf b) { return vaddq_f32(a, b); }
-static inline vf sub(vf a, vf b) { return vsubq_f32(a, b); }
-static inline vf mul(vf a, vf b) { return vmulq_f32(a, b); }
-static inline vf div(vf a, vf b) { return vdivq_f32(a, b); }
-static inline vf fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
-static inline vf vmax(vf a, vf b) { return vmaxq_f32(a, b); }
-static inline vf vmin(vf a, vf b) { return vminq_f32(a, b); }
-static inline vf vabs(vf a) { return vabsq_f32(a); }
-static inline vf round(vf a) { return vrndnq_f32(a); }
-static inline vi iset(int32_t x) { return vdupq_n_s32(x); }
-static inline vi izero() { return vdupq_n_s32(0); }
-static inline vi iadd(vi a, vi b) { return vaddq_s32(a, b); }
-static inline vi iload(const void* p) { return vreinterpretq_s32_u8(vld1q_u8((const uint8_t*)p)); }
-static inline vf to_f(vi a) { return vcvtq_f32_s32(a); }
-static inline vi to_i(vf a) { return vcvtnq_s32_f32(a); }
+static inline vf zero() {
+  return vdupq_n_f32(0.0f);
+}
+static inline vf set(float x) {
+  return vdupq_n_f32(x);
+}
+static inline vf load(const float* p) {
+  return vld1q_f32(p);
+}
+static inline void store(float* p, vf v) {
+  vst1q_f32(p, v);
+}
+static inline vf add(vf a, vf b) {
+  return vaddq_f32(a, b);
+}
+static inline vf sub(vf a, vf b) {
+  return vsubq_f32(a, b);
+}
+static inline vf mul(vf a, vf b) {
+  return vmulq_f32(a, b);
+}
+static inline vf div(vf a, vf b) {
+  return vdivq_f32(a, b);
+}
+static inline vf fma(vf a, vf b, vf c) {
+  return vfmaq_f32(c, a, b);
+}
+static inline vf vmax(vf a, vf b) {
+  return vmaxq_f32(a, b);
+}
+static inline vf vmin(vf a, vf b) {
+  return vminq_f32(a, b);
+}
+static inline vf vabs(vf a) {
+  return vabsq_f32(a);
+}
+static inline vf round(vf a) {
+  return vrndnq_f32(a);
+}
+static inline vi iset(int32_t x) {
+  return vdupq_n_s32(x);
+}
+static inline vi izero() {
+  return vdupq_n_s32(0);
+}
+static inline vi iadd(vi a, vi b) {
+  return vaddq_s32(a, b);
+}
+static inline vi iload(const void* p) {
+  return vreinterpretq_s32_u8(vld1q_u8((const uint8_t*)p));
+}
+static inline vf to_f(vi a) {
+  return vcvtq_f32_s32(a);
+}
+static inline vi to_i(vf a) {
+  return vcvtnq_s32_f32(a);
+}
 static inline vf scale2(vf a, vf n) {
   return mul(a, vreinterpretq_f32_s32(vshlq_n_s32(iadd(to_i(n), iset(127)), 23)));
 }
-static inline float sum(vf a) { return vaddvq_f32(a); }
-static inline float max_of(vf a) { return vmaxvq_f32(a); }
-static inline int32_t isum(vi a) { return vaddvq_s32(a); }
+static inline float sum(vf a) {
+  return vaddvq_f32(a);
+}
+static inline float max_of(vf a) {
+  return vmaxvq_f32(a);
+}
+static inline int32_t isum(vi a) {
+  return vaddvq_s32(a);
+}
 
 static inline vi dot4(vi acc, vi w, vi x) {
   const uint8x16_t s = veorq_u8(vreinterpretq_u8_s32(w), vdupq_n_u8(0x80));
@@ -60,9 +106,15 @@ static inline vi low_nibbles(vi w) {
 static inline vi high_nibbles(vi w) {
   return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(w), 4));
 }
-static inline vf load_f16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
-static inline vi widen_i8(const int8_t* p) { return vreinterpretq_s32_s16(vmovl_s8(vld1_s8(p))); }
-static inline void store_i16(int16_t* p, vi v) { vst1_s16(p, vqmovn_s32(v)); }
+static inline vf load_f16(const uint16_t* p) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+static inline vi widen_i8(const int8_t* p) {
+  return vreinterpretq_s32_s16(vmovl_s8(vld1_s8(p)));
+}
+static inline void store_i16(int16_t* p, vi v) {
+  vst1_s16(p, vqmovn_s32(v));
+}
 static inline void store_i8(int8_t* p, vi v) {
   const int16x4_t s = vqmovn_s32(v);
   const int8x8_t b = vqmovn_s16(vcombine_s16(s, s));
@@ -88,6 +140,8 @@ static inline uint32_t greater_bits(vf a, vf b) {
   const uint32_t weights[4] = {1, 2, 4, 8};
   return vaddvq_u32(vandq_u32(vcgtq_f32(a, b), vld1q_u32(weights)));
 }
-static inline void prefetch(const void* p) { __builtin_prefetch(p); }
+static inline void prefetch(const void* p) {
+  __builtin_prefetch(p);
+}
 
 } // namespace

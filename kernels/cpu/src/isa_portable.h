@@ -5,13 +5,16 @@
 
 namespace {
 
-#define ACPU_ROLLED // the lanes are loops already: unrolling around them takes half a minute and gains nothing
+#define ACPU_ROLLED // the lanes are loops already: unrolling around them takes half a minute and gains
+                    // nothing
 
 constexpr int W = 8;
 constexpr int kBias8 = 0;
 constexpr int kGemmRows = 2;
 constexpr int kTileRows = 2;
-constexpr int gemm_vectors(int) { return 2; }
+constexpr int gemm_vectors(int) {
+  return 2;
+}
 constexpr float kExpFloor = -88.03f; // rounds to 2^-127, whose bits are those of zero
 constexpr int kTileVectors = 2;
 
@@ -39,19 +42,23 @@ static inline vf set(float x) {
   ACPU_EACH r.v[i] = x;
   return r;
 }
-static inline vf zero() { return set(0.0f); }
+static inline vf zero() {
+  return set(0.0f);
+}
 static inline vf load(const float* p) {
   vf r;
   memcpy(r.v, p, sizeof r.v);
   return r;
 }
-static inline void store(float* p, vf a) { memcpy(p, a.v, sizeof a.v); }
+static inline void store(float* p, vf a) {
+  memcpy(p, a.v, sizeof a.v);
+}
 
-#define ACPU_LANEWISE(name, type, expression)     \
-  static inline type name(type a, type b) {       \
-    type r;                                       \
-    ACPU_EACH r.v[i] = expression;                \
-    return r;                                     \
+#define ACPU_LANEWISE(name, type, expression) \
+  static inline type name(type a, type b) {   \
+    type r;                                   \
+    ACPU_EACH r.v[i] = expression;            \
+    return r;                                 \
   }
 ACPU_LANEWISE(add, vf, a.v[i] + b.v[i])
 ACPU_LANEWISE(sub, vf, a.v[i] - b.v[i])
@@ -99,7 +106,9 @@ static inline vi iset(int32_t x) {
   ACPU_EACH r.v[i] = x;
   return r;
 }
-static inline vi izero() { return iset(0); }
+static inline vi izero() {
+  return iset(0);
+}
 static inline vi iload(const void* p) {
   vi r;
   memcpy(r.v, p, sizeof r.v);
@@ -124,7 +133,9 @@ static inline vi dot4(vi acc, vi w, vi x) {
   ACPU_EACH acc.v[i] += u[4 * i] * s[0] + u[4 * i + 1] * s[1] + u[4 * i + 2] * s[2] + u[4 * i + 3] * s[3];
   return acc;
 }
-static inline vi dot4_nibble(vi acc, vi w, vi x) { return dot4(acc, w, x); }
+static inline vi dot4_nibble(vi acc, vi w, vi x) {
+  return dot4(acc, w, x);
+}
 static inline vi dot2_i16(vi acc, vi a, vi b) {
   int16_t p[2 * W], q[2 * W];
   memcpy(p, a.v, sizeof p);
@@ -178,7 +189,9 @@ static inline uint32_t greater_bits(vf a, vf b) {
   ACPU_EACH bits |= (uint32_t)(a.v[i] > b.v[i]) << i;
   return bits;
 }
-static inline void prefetch(const void* p) { __builtin_prefetch(p); }
+static inline void prefetch(const void* p) {
+  __builtin_prefetch(p);
+}
 
 #undef ACPU_EACH
 

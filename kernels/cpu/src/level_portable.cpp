@@ -1,9 +1,11 @@
 // Any machine: what the compiler makes of plain loops.
 #include "views.h"
 #include "isa_portable.h"
-#include "math.h"
+#include "lanes.h"
 #include "rows.h"
 #define ACPU_LEVEL_NAME "portable"
 #include "level.h"
 
-const acpu::Level* acpu::level_portable() { return &kLevel; }
+const acpu::Level* acpu::level_portable() {
+  return &kLevel;
+}

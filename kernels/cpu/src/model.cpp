@@ -29,7 +29,8 @@ const acpu_config& checked(const acpu_config& c) {
   if (c.num_heads % c.num_kv_heads)
     fail(ACPU_BAD_ARGUMENT, "num_heads %d is not a multiple of num_kv_heads %d", c.num_heads, c.num_kv_heads);
   if (c.num_heads / c.num_kv_heads > kMaxTileRows)
-    fail(ACPU_UNSUPPORTED, "%d query heads share a KV head; at most %d may", c.num_heads / c.num_kv_heads, kMaxTileRows);
+    fail(ACPU_UNSUPPORTED, "%d query heads share a KV head; at most %d may", c.num_heads / c.num_kv_heads,
+         kMaxTileRows);
   if (c.head_size % 16 || c.head_size < 16 || c.head_size > kMaxHeadSize)
     fail(ACPU_UNSUPPORTED, "head_size %d is not a multiple of 16 up to %d", c.head_size, kMaxHeadSize);
   if (!(c.norm_eps > 0) || !std::isfinite(c.attention_scale) || !std::isfinite(c.embedding_scale))
@@ -48,7 +49,8 @@ Rope copied(const acpu_rope& rope, int head_size) {
   require_pointer(rope.frequencies, "rope frequencies");
   if (rope.rotary_size % 2) fail(ACPU_BAD_ARGUMENT, "rotary_size %d is odd", rope.rotary_size);
   require_range("rotary_size", rope.rotary_size, 2, head_size);
-  return {{rope.frequencies, rope.frequencies + rope.rotary_size / 2}, rope.rotary_size, rope.attention_factor};
+  return {
+      {rope.frequencies, rope.frequencies + rope.rotary_size / 2}, rope.rotary_size, rope.attention_factor};
 }
 
 } // namespace
@@ -72,7 +74,8 @@ ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms) {
 ActView act_from(const ActView& act, int first) {
   ActView rest = act;
   const size_t at = static_cast<size_t>(first) * act.num_groups;
-  if (act.forms & kFormInt8) rest.q += at * kGroup, rest.scales += at, rest.sums += at, rest.weighted_sums += at;
+  if (act.forms & kFormInt8)
+    rest.q += at * kGroup, rest.scales += at, rest.sums += at, rest.weighted_sums += at;
   if (act.forms & kFormBF16) rest.bf16 += at * kGroup;
   if (act.forms & kFormF32) rest.f32 += at * kGroup;
   return rest;
@@ -88,13 +91,24 @@ KVView kv_view(const acpu_kv_layer& layer) {
   require_range("num_blocks", layer.num_blocks, 1, INT32_MAX / size);
   require_pointer(layer.keys, "keys");
   require_pointer(layer.values, "values");
-  if (layer.is_int8) require_pointer(layer.key_scales, "key_scales"), require_pointer(layer.value_scales, "value_scales");
-  return {static_cast<uint8_t*>(layer.keys), static_cast<uint8_t*>(layer.values), layer.key_scales, layer.value_scales,
-          layer.num_kv_heads, size, layer.head_size, layer.is_int8 != 0};
+  if (layer.is_int8)
+    require_pointer(layer.key_scales, "key_scales"), require_pointer(layer.value_scales, "value_scales");
+  return {static_cast<uint8_t*>(layer.keys),
+          static_cast<uint8_t*>(layer.values),
+          layer.key_scales,
+          layer.value_scales,
+          layer.num_kv_heads,
+          size,
+          layer.head_size,
+          layer.is_int8 != 0};
 }
 
 Model::Model(const acpu_config& c)
-    : config(checked(c)), level(find_level(c.level)), pool(c.num_threads, c.spin_us), layers(c.num_layers), phase_seconds(8) {
+    : config(checked(c)),
+      level(find_level(c.level)),
+      pool(c.num_threads, c.spin_us),
+      layers(c.num_layers),
+      phase_seconds(8) {
   for (int i = 0; i < c.num_ropes; ++i) ropes.push_back(copied(c.ropes[i], c.head_size));
   for (int i = 0; i < c.num_layers; ++i) {
     layers[i].rope = c.rope_of_layer[i];
@@ -130,7 +144,9 @@ void Model::set_linear(int32_t role, int32_t layer, const acpu_matrix& matrix) {
   if (matrix.num_outputs != outputs || matrix.num_inputs != inputs)
     fail(ACPU_BAD_ARGUMENT, "role %d of layer %d is %d x %d; the network needs %d x %d", role, layer,
          matrix.num_outputs, matrix.num_inputs, outputs, inputs);
-  LinearView& place = role == ACPU_EMBEDDING ? embedding_ : role == ACPU_HEAD ? head_ : layers[layer].linears[role];
+  LinearView& place = role == ACPU_EMBEDDING ? embedding_
+                      : role == ACPU_HEAD    ? head_
+                                             : layers[layer].linears[role];
   if (place.data) fail(ACPU_BAD_ARGUMENT, "role %d of layer %d is set already", role, layer);
   place = pack(matrix, arena, &pool);
 }
@@ -166,7 +182,8 @@ void Model::check_complete() const {
   if (!final_norm) fail(ACPU_BAD_ARGUMENT, "the final norm (role %d) is missing", ACPU_FINAL_NORM);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     for (int role = ACPU_QUERY; role < ACPU_NUM_LINEARS; ++role)
-      if (!layers[layer].linears[role].data) fail(ACPU_BAD_ARGUMENT, "role %d of layer %d is missing", role, layer);
+      if (!layers[layer].linears[role].data)
+        fail(ACPU_BAD_ARGUMENT, "role %d of layer %d is missing", role, layer);
     for (int role = 0; role < ACPU_NUM_NORMS; ++role)
       if (needs_norm(role) && !layers[layer].norms[role])
         fail(ACPU_BAD_ARGUMENT, "norm %d of layer %d is missing", role, layer);

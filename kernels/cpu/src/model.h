@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "acpu.h"
-#include "memory.h"
+#include "arena.h"
 #include "pool.h"
 #include "views.h"
 

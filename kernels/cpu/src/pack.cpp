@@ -14,9 +14,15 @@ namespace {
 
 constexpr int kStep = kPanel * 4; // bytes of one step of a panel: a 32-bit word per channel
 
-bool is_4bit(int32_t kind) { return kind == kGroup4 || kind == kGroup4Min || kind == kAffine4; }
-bool has_minima(int32_t kind) { return kind == kGroup4Min || kind == kAffine4 || kind == kAffine8; }
-bool is_affine(int32_t kind) { return kind == kAffine4 || kind == kAffine8; }
+bool is_4bit(int32_t kind) {
+  return kind == kGroup4 || kind == kGroup4Min || kind == kAffine4;
+}
+bool has_minima(int32_t kind) {
+  return kind == kGroup4Min || kind == kAffine4 || kind == kAffine8;
+}
+bool is_affine(int32_t kind) {
+  return kind == kAffine4 || kind == kAffine8;
+}
 
 size_t scale_bytes(int32_t kind) {
   if (kind == kF32 || kind == kBF16 || kind == kChannel8) return 0;
@@ -40,11 +46,14 @@ size_t row_bytes(int32_t source, size_t inputs) {
   }
 }
 
-bool keeps_groups(int32_t source) { return source >= ACPU_SOURCE_Q4_0; }
+bool keeps_groups(int32_t source) {
+  return source >= ACPU_SOURCE_Q4_0;
+}
 
 // The kind that holds a source's values exactly, without a detour through float32.
 bool is_exact(int32_t source, int32_t kind) {
-  return (source == ACPU_SOURCE_Q4_0 && kind == kGroup4) || (source == ACPU_SOURCE_Q4_1 && kind == kGroup4Min) ||
+  return (source == ACPU_SOURCE_Q4_0 && kind == kGroup4) ||
+         (source == ACPU_SOURCE_Q4_1 && kind == kGroup4Min) ||
          (source == ACPU_SOURCE_Q8_0 && kind == kGroup8) || (source == ACPU_SOURCE_AFFINE && is_affine(kind));
 }
 
@@ -57,15 +66,17 @@ void check(const acpu_matrix& m) {
   require_pointer(m.rows, "matrix rows");
   const bool affine = m.source == ACPU_SOURCE_AFFINE;
   if (affine != is_affine(m.kind))
-    fail(ACPU_UNSUPPORTED, "source %d cannot be packed as kind %d: affine goes to affine only", m.source, m.kind);
+    fail(ACPU_UNSUPPORTED, "source %d cannot be packed as kind %d: affine goes to affine only", m.source,
+         m.kind);
   if (keeps_groups(m.source) && m.num_inputs % kGroup)
     fail(ACPU_BAD_ARGUMENT, "num_inputs is %d; grouped sources need a multiple of %d", m.num_inputs, kGroup);
   if (affine) require_pointer(m.scales, "matrix scales"), require_pointer(m.minima, "matrix minima");
   const size_t expected = row_bytes(m.source, m.num_inputs) * m.num_outputs;
   if (m.rows_bytes != expected)
-    fail(ACPU_BAD_ARGUMENT, "the matrix has %zu bytes; %d x %d of source %d needs %zu", m.rows_bytes, m.num_outputs,
-         m.num_inputs, m.source, expected);
-  for (int i = 0; m.order && i < m.num_outputs; ++i) require_range("matrix order", m.order[i], 0, m.num_outputs - 1);
+    fail(ACPU_BAD_ARGUMENT, "the matrix has %zu bytes; %d x %d of source %d needs %zu", m.rows_bytes,
+         m.num_outputs, m.num_inputs, m.source, expected);
+  for (int i = 0; m.order && i < m.num_outputs; ++i)
+    require_range("matrix order", m.order[i], 0, m.num_outputs - 1);
 }
 
 uint16_t u16_at(const uint8_t* p) {
@@ -94,7 +105,8 @@ void decode_row(int32_t source, const uint8_t* row, int inputs, float* out) {
   if (source == ACPU_SOURCE_F32) std::memcpy(out, row, static_cast<size_t>(inputs) * 4);
   for (int i = 0; source == ACPU_SOURCE_F16 && i < inputs; ++i) out[i] = f16_to_f32(u16_at(row + 2 * i));
   for (int i = 0; source == ACPU_SOURCE_BF16 && i < inputs; ++i) out[i] = bf16_to_f32(u16_at(row + 2 * i));
-  for (int i = 0; keeps_groups(source) && i < inputs; i += 32) decode_block(source, row + i / 32 * block, out + i);
+  for (int i = 0; keeps_groups(source) && i < inputs; i += 32)
+    decode_block(source, row + i / 32 * block, out + i);
 }
 
 // One channel's place in its panel.
@@ -159,7 +171,8 @@ void copy_affine(const acpu_matrix& m, int row, const Channel& to) {
 }
 
 int rounded(float x, int low, int high) {
-  return static_cast<int>(std::nearbyint(std::min(std::max(x, static_cast<float>(low)), static_cast<float>(high))));
+  return static_cast<int>(
+      std::nearbyint(std::min(std::max(x, static_cast<float>(low)), static_cast<float>(high))));
 }
 
 float peak_of(const float* x, int n) {
@@ -189,7 +202,8 @@ void quantize_group4(const float* x, const Channel& to, int g) {
 
 void quantize_group4_min(const float* x, const Channel& to, int g) {
   const auto ends = std::minmax_element(x, x + kGroup);
-  const uint16_t scale_bits = f32_to_f16((*ends.second - *ends.first) / 15.0f), min_bits = f32_to_f16(*ends.first);
+  const uint16_t scale_bits = f32_to_f16((*ends.second - *ends.first) / 15.0f),
+                 min_bits = f32_to_f16(*ends.first);
   const float scale = f16_to_f32(scale_bits), minimum = f16_to_f32(min_bits);
   const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
   uint8_t q[32], packed[16];
@@ -246,9 +260,13 @@ void pack_channel(const acpu_matrix& m, const LinearView& view, uint8_t* data, f
 
 } // namespace
 
-int32_t form_of(int32_t kind) { return kind == kF32 ? kFormF32 : kind == kBF16 ? kFormBF16 : kFormInt8; }
+int32_t form_of(int32_t kind) {
+  return kind == kF32 ? kFormF32 : kind == kBF16 ? kFormBF16 : kFormInt8;
+}
 
-int32_t num_units(const LinearView& weight) { return (weight.num_outputs + kUnit - 1) / kUnit; }
+int32_t num_units(const LinearView& weight) {
+  return (weight.num_outputs + kUnit - 1) / kUnit;
+}
 
 LinearView pack(const acpu_matrix& m, Arena& arena, Pool* pool) {
   check(m);
@@ -274,7 +292,8 @@ LinearView pack(const acpu_matrix& m, Arena& arena, Pool* pool) {
   std::vector<Failure> failures(threads, Failure{ACPU_OK, {}});
   const auto fill = [&](int t) {
     std::vector<float> scratch;
-    const int first = panels * t / threads * kPanel, end = std::min(m.num_outputs, panels * (t + 1) / threads * kPanel);
+    const int first = panels * t / threads * kPanel,
+              end = std::min(m.num_outputs, panels * (t + 1) / threads * kPanel);
     try {
       for (int n = first; n < end; ++n) pack_channel(m, view, data, scales, n, scratch);
     } catch (const Failure& failure) {

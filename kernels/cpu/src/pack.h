@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acpu.h"
-#include "memory.h"
+#include "arena.h"
 #include "pool.h"
 #include "views.h"
 

@@ -14,7 +14,8 @@ int AttentionPlan::num_splits(const Span& span) const {
   return (limit + kSplit - 1) / kSplit - first_split(span);
 }
 
-AttentionPlan make_plan(const acpu_step& step, int window, int num_kv_heads, int tile_rows, bool only_singles) {
+AttentionPlan make_plan(const acpu_step& step, int window, int num_kv_heads, int tile_rows,
+                        bool only_singles) {
   AttentionPlan plan;
   plan.window = window;
   plan.unit_starts.push_back(0);

@@ -11,7 +11,7 @@ namespace acpu {
 // Consecutive new tokens of one sequence that are worked on together.
 struct Span {
   int32_t sequence;
-  int32_t first_row;   // among the step's tokens
+  int32_t first_row; // among the step's tokens
   int32_t num_rows;
   int32_t first_limit; // slots that the first row sees
 };
@@ -29,6 +29,7 @@ struct AttentionPlan {
 };
 
 // `only_singles`: every token is a single, for steps too small to hand out in tiles.
-AttentionPlan make_plan(const acpu_step& step, int window, int num_kv_heads, int tile_rows, bool only_singles);
+AttentionPlan make_plan(const acpu_step& step, int window, int num_kv_heads, int tile_rows,
+                        bool only_singles);
 
 } // namespace acpu

@@ -3,6 +3,8 @@
 
 #include <chrono>
 
+#include "placement.h"
+
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
 #endif
@@ -19,7 +21,8 @@ inline void relax() {
 #endif
 }
 
-// Some 20 us of pauses, then the core is offered to others: on a busy machine the thread we wait for needs it.
+// Some 20 us of pauses, then the core is offered to others: on a busy machine the thread we wait for needs
+// it.
 constexpr int kPausesBeforeYield = 500;
 
 template <class Condition>
@@ -51,6 +54,7 @@ Pool::~Pool() {
 void Pool::run(const std::function<void(int)>& work) {
   if (num_threads_ > 1) {
     work_ = &work;
+    caller_processor_ = current_processor();
     num_done_.store(0, std::memory_order_relaxed);
     // Sequentially consistent with the sleeper's own count and re-check, so that no wake-up is lost.
     generation_.fetch_add(1, std::memory_order_seq_cst);
@@ -96,6 +100,8 @@ bool Pool::wait_for_work(uint32_t seen) {
 
 void Pool::serve(int thread) {
   for (uint32_t seen = 0; wait_for_work(seen); ++seen) {
+    if (caller_processor_ >= 0 && current_processor() == caller_processor_)
+      leave_processor(caller_processor_);
     (*work_)(thread);
     num_done_.fetch_add(1, std::memory_order_release);
   }

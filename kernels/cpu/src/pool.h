@@ -30,6 +30,7 @@ class Pool {
 
   const int num_threads_;
   const int spin_us_;
+  int caller_processor_ = -1; // written before the generation that announces it
   const std::function<void(int)>* work_ = nullptr;
   std::vector<std::thread> threads_;
   std::mutex mutex_;

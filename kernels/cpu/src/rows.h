@@ -6,8 +6,11 @@ namespace {
 using acpu::ActView;
 using acpu::HeadShape;
 using acpu::KVView;
+using acpu::SplitState;
 
-static inline float root(float x) { return __builtin_sqrtf(x); }
+static inline float root(float x) {
+  return __builtin_sqrtf(x);
+}
 
 static float inverse_rms(const float* x, int size, float eps) {
   vf total = zero();
@@ -25,7 +28,8 @@ static void norm_row(const float* x, const float* weight, float* out, int size, 
   for (; i < size; ++i) out[i] = x[i] * scale * weight[i];
 }
 
-static void norm_add_row(const float* x, const float* weight, float* into, int size, float eps, float factor) {
+static void norm_add_row(const float* x, const float* weight, float* into, int size, float eps,
+                         float factor) {
   const float scale = inverse_rms(x, size, eps);
   int i = 0;
   for (; i + W <= size; i += W) {
@@ -66,7 +70,8 @@ static inline void store_group(const float* x, const ActView& act, int64_t row, 
     for (int i = 0; i < acpu::kGroup; i += W) store(act.f32 + at + i, load(x + i));
 }
 
-static void quantize_rows(const float* x, int64_t stride, int num_inputs, const ActView& act, int row0, int row1) {
+static void quantize_rows(const float* x, int64_t stride, int num_inputs, const ActView& act, int row0,
+                          int row1) {
   for (int row = row0; row < row1; ++row) {
     const float* from = x + row * stride;
     const int whole = num_inputs / acpu::kGroup;
@@ -135,8 +140,8 @@ static void scatter_value(T* page, const T* x, int head_size, int offset) {
   for (int d = 0; d < head_size; ++d) at[2 * d] = x[d];
 }
 
-static void write_kv(const KVView& kv, const HeadShape& shape, const float* k, const float* v, const float* cos,
-                     const float* sin, int64_t slot, int head) {
+static void write_kv(const KVView& kv, const HeadShape& shape, const float* k, const float* v,
+                     const float* cos, const float* sin, int64_t slot, int head) {
   const int size = kv.head_size, offset = (int)(slot % kv.block_size);
   const int64_t page = slot / kv.block_size * kv.num_kv_heads + head;
   const int64_t start = page * kv.block_size * size;
@@ -155,6 +160,23 @@ static void write_kv(const KVView& kv, const HeadShape& shape, const float* k, c
   scatter_key((uint16_t*)kv.keys + start, b, size, kv.block_size, offset);
   for (int i = 0; i < size; i += W) store_bf16(b + i, load(v + i));
   scatter_value((uint16_t*)kv.values + start, b, size, offset);
+}
+
+// Adds one more split to a running softmax. A split that saw nothing changes no bit.
+static void merge_splits(SplitState* into, float* into_out, const SplitState* from, const float* from_out,
+                         int size) {
+  if (from->max == -__builtin_inff()) return;
+  if (into->max == -__builtin_inff()) {
+    *into = *from;
+    for (int i = 0; i < size; i += W) store(into_out + i, load(from_out + i));
+    return;
+  }
+  const float top = into->max > from->max ? into->max : from->max;
+  const float a = exp_of(into->max - top), b = exp_of(from->max - top);
+  into->sum = into->sum * a + from->sum * b;
+  into->max = top;
+  for (int i = 0; i < size; i += W)
+    store(into_out + i, fma(load(into_out + i), set(a), mul(load(from_out + i), set(b))));
 }
 
 // The k largest, largest first, equal ones by lowest id. NaN is never chosen; places left over get id -1.

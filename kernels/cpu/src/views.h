@@ -7,10 +7,10 @@
 
 namespace acpu {
 
-constexpr int kPanel = 64;       // output channels that are packed side by side
-constexpr int kUnit = 32;        // output channels that are scheduled together: half a panel
-constexpr int kGroup = 32;       // inputs that share one activation scale, and one weight scale where grouped
-constexpr int kSplit = 128;      // KV slots of one softmax partial; fixed, so that sums never depend on threads
+constexpr int kPanel = 64;  // output channels that are packed side by side
+constexpr int kUnit = 32;   // output channels that are scheduled together: half a panel
+constexpr int kGroup = 32;  // inputs that share one activation scale, and one weight scale where grouped
+constexpr int kSplit = 128; // KV slots of one softmax partial; fixed, so that sums never depend on threads
 constexpr int kMaxTileRows = 64; // query rows (tokens x heads of a group) of one attention tile
 constexpr int kMaxHeadSize = 256;
 constexpr int kMaxBlockSize = 256;
@@ -27,9 +27,9 @@ enum Kind : int32_t {
   kNumKinds = 8,
 };
 
-// One packed matrix. A panel is num_groups records; a record holds, for 32 inputs of 64 channels, the weights,
-// channel by channel in steps of four (or two, or one) inputs, then the scales, then the minima: the order in which
-// they are read, which keeps the hardware's prefetching in step.
+// One packed matrix. A panel is num_groups records; a record holds, for 32 inputs of 64 channels, the
+// weights, channel by channel in steps of four (or two, or one) inputs, then the scales, then the minima: the
+// order in which they are read, which keeps the hardware's prefetching in step.
 struct LinearView {
   const uint8_t* data;
   const float* channel_scales; // kChannel8 only, padded to panels
@@ -52,7 +52,7 @@ struct ActView {
   uint16_t* bf16;       // or null
   float* f32;           // or null
   int32_t num_groups;
-  int32_t forms;        // bits of Form
+  int32_t forms; // bits of Form
 };
 
 enum Form : int32_t { kFormInt8 = 1, kFormBF16 = 2, kFormF32 = 4 };
@@ -75,8 +75,8 @@ struct GemmTask {
 };
 
 struct KVView {
-  uint8_t* keys; // one layer: [blocks][kv heads][head_size / 2][block_size][2]
-  uint8_t* values; // one layer: [blocks][kv heads][block_size / 2][head_size][2]
+  uint8_t* keys;     // one layer: [blocks][kv heads][head_size / 2][block_size][2]
+  uint8_t* values;   // one layer: [blocks][kv heads][block_size / 2][head_size][2]
   float* key_scales; // INT8 only: [blocks][kv heads][block_size]
   float* value_scales;
   int32_t num_kv_heads;
@@ -96,7 +96,8 @@ struct HeadShape {
   float eps;
 };
 
-// Where the slots lie that will be wanted next: `blocks` and `head` as for a tile, from slot `first` up to `end`.
+// Where the slots lie that will be wanted next: `blocks` and `head` as for a tile, from slot `first` up to
+// `end`.
 struct NextSlots {
   const int32_t* blocks; // null: nothing follows
   int32_t head;
@@ -106,9 +107,9 @@ struct NextSlots {
 
 // `rows` consecutive tokens of one sequence; row i sees slots below first_limit + i.
 struct AttentionTile {
-  const float* q;      // [tokens, q_stride], rows of this tile, the first head of this group
+  const float* q; // [tokens, q_stride], rows of this tile, the first head of this group
   int64_t q_stride;
-  const float* cos;    // [tokens, rotary / 2]
+  const float* cos; // [tokens, rotary / 2]
   const float* sin;
   int64_t rope_stride;
   const int32_t* blocks;
@@ -138,7 +139,8 @@ struct Level {
   // With `partials`, each split's own state and output go to consecutive places, unmerged.
   void (*attend)(const KVView& kv, const HeadShape& shape, const AttentionTile& tile, bool partials,
                  SplitState* states, float* outputs);
-  void (*merge)(SplitState* into, float* into_output, const SplitState* from, const float* from_output, int size);
+  void (*merge)(SplitState* into, float* into_output, const SplitState* from, const float* from_output,
+                int size);
   void (*top_k)(const float* logits, int size, int k, int32_t* ids, float* values);
   void (*gate)(const float* gate, const float* up, float* out, int size, int activation);
 };

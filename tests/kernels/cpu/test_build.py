@@ -1,6 +1,7 @@
 """Building, loading, and the library under the sanitizers and for other machines."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.cpu.build import BuildError, Compiler, Target, build, find_compiler, this_machine
+from kernels.cpu.build import SOURCE_FOLDER, BuildError, Compiler, Target, build, find_compiler, this_machine
 from kernels.cpu.library import NativeError, NativeLibrary
 
 TESTS = Path(__file__).parent
@@ -106,3 +107,23 @@ def test_zig_builds_for_both_architectures(tmp_path: Path, architecture: str):
     assert header[18] == {"x86_64": 0x3E, "aarch64": 0xB7}[architecture]
     if target == this_machine():
         assert NativeLibrary(path).levels[-1] == "portable"
+
+
+@pytest.mark.slow
+def test_arm_levels_agree_with_the_portable_one(tmp_path: Path):
+    """Compiled for 64-bit Arm everywhere; run where there is an emulator for it, or on such a machine."""
+    program = tmp_path / "levels_agree"
+    sources = [path for path in sorted(SOURCE_FOLDER.glob("*.cpp")) if "avx" not in path.name]
+    target = ["-target", "aarch64-linux-musl", "-mcpu=generic+dotprod", "-static"]
+    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-sanitize=undefined", "-I", str(SOURCE_FOLDER)]
+    files = [str(path) for path in (*sources, TESTS / "levels_agree.cpp")]
+    command = [sys.executable, "-m", "ziglang", "c++", *target, *flags, *files, "-o", str(program)]
+    subprocess.run(command, check=True)
+    assert program.read_bytes()[18] == 0xB7
+    emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+    if emulator:
+        result = subprocess.run(
+            [emulator, "-cpu", "max", str(program)], capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stdout
+        assert "neon" in result.stdout

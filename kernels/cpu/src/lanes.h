@@ -11,8 +11,23 @@ namespace {
 #define ACPU_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-static inline int least(int a, int b) { return a < b ? a : b; }
-static inline int most(int a, int b) { return a > b ? a : b; }
+// Where accumulators are passed by reference: a call would put them in memory.
+#define ACPU_INLINE static inline __attribute__((always_inline))
+
+// The same for clang alone. gcc's inlined loops over values lose a third of the read speed: 13 against 20
+// GB/s.
+#if defined(__clang__)
+#define ACPU_CLANG_INLINE ACPU_INLINE
+#else
+#define ACPU_CLANG_INLINE static inline
+#endif
+
+static inline int least(int a, int b) {
+  return a < b ? a : b;
+}
+static inline int most(int a, int b) {
+  return a > b ? a : b;
+}
 
 // Cephes' expf: relative error under 2e-7; exactly zero from kExpFloor down, minus infinity included.
 static inline vf vexp(vf x) {
@@ -35,7 +50,9 @@ static inline float exp_of(float x) {
   return lanes[0];
 }
 
-static inline vf sigmoid(vf x) { return div(set(1.0f), add(set(1.0f), vexp(sub(zero(), x)))); }
+static inline vf sigmoid(vf x) {
+  return div(set(1.0f), add(set(1.0f), vexp(sub(zero(), x))));
+}
 
 static inline vf softcapped(vf x, float cap) {
   const vf y = mul(x, set(2.0f / cap));

@@ -1,5 +1,5 @@
 // Chunks straight from the system.
-#include "memory.h"
+#include "arena.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -17,7 +17,9 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
-size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+size_t round_up(size_t n, size_t to) {
+  return (n + to - 1) / to * to;
+}
 
 #if defined(ACPU_SANITIZES)
 // Every piece on its own, so that the address sanitizer sees where each ends.
@@ -26,7 +28,9 @@ void* map(size_t bytes) {
   if (p) std::memset(p, 0, bytes);
   return p;
 }
-void unmap(void* p, size_t) { std::free(p); }
+void unmap(void* p, size_t) {
+  std::free(p);
+}
 constexpr bool kOnePieceEach = true;
 #elif defined(_WIN32)
 constexpr bool kOnePieceEach = false;
@@ -35,10 +39,13 @@ void* map(size_t bytes) {
   if (p) std::memset(p, 0, bytes);
   return p;
 }
-void unmap(void* p, size_t) { _aligned_free(p); }
+void unmap(void* p, size_t) {
+  _aligned_free(p);
+}
 #else
 constexpr bool kOnePieceEach = false;
-// A mapping of our own, trimmed to whole huge pages: untouched parts cost nothing and nothing is cleared twice.
+// A mapping of our own, trimmed to whole huge pages: untouched parts cost nothing and nothing is cleared
+// twice.
 void* map(size_t bytes) {
   char* raw = static_cast<char*>(
       mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -52,12 +59,16 @@ void* map(size_t bytes) {
 #endif
   return start;
 }
-void unmap(void* p, size_t bytes) { munmap(p, bytes); }
+void unmap(void* p, size_t bytes) {
+  munmap(p, bytes);
+}
 #endif
 
 } // namespace
 
-Arena::~Arena() { clear(); }
+Arena::~Arena() {
+  clear();
+}
 
 void Arena::clear() {
   for (const Chunk& chunk : chunks_) unmap(chunk.data, chunk.bytes);

@@ -1,0 +1,131 @@
+// The attention phase: writing pages, sharing out queries by split or by tile, merging what was split.
+#include <cmath>
+#include <cstring>
+
+#include "step_run.h"
+
+namespace acpu {
+
+void StepRun::write_row(int layer, const HeadShape& shape, int row, int head) {
+  const int rope = model_.layers[layer].rope, size = config_.head_size;
+  const float* k =
+      scratch_.qkv + static_cast<int64_t>(row) * model_.qkv_width() + model_.query_width() + head * size;
+  const int64_t at = static_cast<int64_t>(row) * (shape.rotary_size / 2);
+  level_.write_kv(model_.kv[layer], shape, k, k + model_.kv_width(),
+                  rope < 0 ? nullptr : scratch_.cos[rope] + at, rope < 0 ? nullptr : scratch_.sin[rope] + at,
+                  step_.slots[row], head);
+}
+
+void StepRun::write_pages(int thread, int layer, const HeadShape& shape) {
+  const Range rows = own_rows(thread);
+  for (int row = static_cast<int>(rows.begin); row < rows.end; ++row)
+    for (int head = 0; head < config_.num_kv_heads; ++head) write_row(layer, shape, row, head);
+}
+
+AttentionTile StepRun::tile_of(const Span& span, int layer, int head) const {
+  const int rope = model_.layers[layer].rope;
+  const int64_t half = rope < 0 ? 0 : model_.ropes[rope].rotary_size / 2;
+  AttentionTile tile = {};
+  tile.q = scratch_.qkv + span.first_row * int64_t{model_.qkv_width()} +
+           head * model_.num_groups() * config_.head_size;
+  tile.q_stride = model_.qkv_width();
+  tile.cos = rope < 0 ? scratch_.hidden : scratch_.cos[rope] + span.first_row * half;
+  tile.sin = rope < 0 ? scratch_.hidden : scratch_.sin[rope] + span.first_row * half;
+  tile.rope_stride = half;
+  tile.blocks = step_.block_tables + int64_t{span.sequence} * step_.max_blocks;
+  tile.num_tokens = span.num_rows;
+  tile.first_limit = span.first_limit;
+  tile.kv_head = head;
+  return tile;
+}
+
+// The slots of a unit that begins a head, for prefetching; `single` is not after it.
+NextSlots StepRun::slots_of_unit(const AttentionPlan& plan, size_t single, int64_t unit, int64_t end) const {
+  if (unit >= end) return {};
+  while (plan.unit_starts[single + 1] <= unit) ++single;
+  const Span& span = plan.singles[single];
+  const int splits = plan.num_splits(span),
+            head = static_cast<int>((unit - plan.unit_starts[single]) / splits);
+  return {step_.block_tables + int64_t{span.sequence} * step_.max_blocks, head,
+          plan.first_split(span) * kSplit, span.first_limit};
+}
+
+void StepRun::attend_singles(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan) {
+  const Range own = share(plan.num_units(), thread, threads_);
+  const auto& starts = plan.unit_starts;
+  size_t single = std::upper_bound(starts.begin(), starts.end(), own.begin) - starts.begin() - 1;
+  for (int64_t unit = own.begin; unit < own.end;) {
+    while (starts[single + 1] <= unit) ++single;
+    const Span& span = plan.singles[single];
+    const int splits = plan.num_splits(span);
+    const int head = static_cast<int>((unit - starts[single]) / splits);
+    const int split = static_cast<int>((unit - starts[single]) % splits);
+    const int count = static_cast<int>(std::min<int64_t>(splits - split, own.end - unit));
+    if (writes_in_place_ && split + count == splits) write_row(layer, shape, span.first_row, head);
+    AttentionTile tile = tile_of(span, layer, head);
+    tile.first_split = plan.first_split(span) + split;
+    tile.end_split = tile.first_split + count;
+    const int64_t at = unit * shape.num_groups;
+    tile.next = slots_of_unit(plan, single, unit + count, own.end);
+    level_.attend(model_.kv[layer], shape, tile, true, partial_states_ + at,
+                  partial_outputs_ + at * config_.head_size);
+    unit += count;
+  }
+}
+
+static void normalize(const SplitState& state, const float* from, float* out, int size) {
+  const float inverse = state.sum > 0.0f ? 1.0f / state.sum : state.sum == 0.0f ? 0.0f : state.sum;
+  for (int i = 0; i < size; ++i) out[i] = from[i] * inverse;
+}
+
+void StepRun::attend_tiles(int layer, const HeadShape& shape, const AttentionPlan& plan) {
+  alignas(64) float outputs[kMaxTileRows * kMaxHeadSize];
+  SplitState states[kMaxTileRows];
+  const int size = config_.head_size, heads = config_.num_kv_heads, groups = shape.num_groups;
+  const int count = static_cast<int>(plan.tiles.size()) * heads;
+  // The longest tiles come last in a prompt; handed out first, they leave no thread waiting at the end.
+  for (int i; (i = next_tile_[layer].fetch_add(1, std::memory_order_relaxed)) < count;) {
+    const Span& span = plan.tiles[plan.tiles.size() - 1 - i / heads];
+    const int head = i % heads;
+    AttentionTile tile = tile_of(span, layer, head);
+    tile.first_split = plan.first_split(span);
+    tile.end_split = tile.first_split + plan.num_splits(span);
+    level_.attend(model_.kv[layer], shape, tile, false, states, outputs);
+    for (int r = 0; r < span.num_rows * groups; ++r) {
+      float* out = scratch_.attended + (span.first_row + r / groups) * int64_t{model_.query_width()} +
+                   (head * groups + r % groups) * size;
+      normalize(states[r], outputs + static_cast<int64_t>(r) * size, out, size);
+    }
+  }
+}
+
+void StepRun::merge_single(const AttentionPlan& plan, size_t single, float* out) {
+  const int splits = plan.num_splits(plan.singles[single]), groups = model_.num_groups(),
+            size = config_.head_size;
+  alignas(64) float merged[kMaxHeadSize];
+  for (int head = 0; head < config_.num_heads; ++head) {
+    SplitState state = {-INFINITY, 0.0f};
+    for (int split = 0; split < splits; ++split) {
+      const int64_t unit = plan.unit_starts[single] + int64_t{head / groups} * splits + split;
+      const int64_t at = unit * groups + head % groups;
+      level_.merge(&state, merged, partial_states_ + at, partial_outputs_ + at * size, size);
+    }
+    if (state.max == -INFINITY) std::memset(merged, 0, sizeof merged);
+    normalize(state, merged, out + head * size, size);
+  }
+}
+
+void StepRun::finish_attention(Worker& w, const AttentionPlan& plan) {
+  const Range rows = rows_to_prepare(w.thread);
+  const int width = model_.query_width();
+  for (int row = static_cast<int>(rows.begin); row < rows.end; ++row) {
+    const float* from = scratch_.attended + static_cast<int64_t>(row) * width;
+    if (single_of_row_[row] >= 0) {
+      merge_single(plan, single_of_row_[row], w.row);
+      from = w.row;
+    }
+    level_.quantize(from, 0, width, w.attended_act, row, row + 1);
+  }
+}
+
+} // namespace acpu

@@ -1,0 +1,112 @@
+// One step's run: which thread does what, and where they wait for each other. Numbers are the levels'
+// business.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <vector>
+
+#include "model.h"
+#include "plan.h"
+
+namespace acpu {
+
+// Up to this many tokens every thread prepares all rows for itself: that costs less than a barrier.
+constexpr int kFewRows = 4;
+constexpr int kManyRows = 64; // from here on products are handed out piece by piece
+constexpr int kGemmsPerLayer = 4;
+// Activations of one block of rows, to stay in a core's cache while panels stream past.
+constexpr size_t kRowBlockBytes = size_t{384} << 10;
+constexpr size_t kLogitBytes = size_t{16} << 20;
+constexpr int kTileTokensGoal = 48; // rows (tokens x heads) of an attention tile
+
+enum Phase {
+  kPhaseQkv,
+  kPhaseAttention,
+  kPhaseOutput,
+  kPhaseGateUp,
+  kPhaseDown,
+  kPhaseHead,
+  kPhaseSample,
+  kPhasePrepare
+};
+
+struct Range {
+  int64_t begin, end;
+};
+
+inline Range share(int64_t total, int thread, int threads) {
+  return {total * thread / threads, total * (thread + 1) / threads};
+}
+
+class StepRun {
+ public:
+  StepRun(Model& model, const acpu_step& step);
+  void work(int thread);
+
+ private:
+  struct Worker {
+    int thread;
+    ActView hidden_act, attended_act; // own copies for few rows, shared views otherwise
+    float* row;                       // of the widest kind
+    std::chrono::steady_clock::time_point phase_start;
+  };
+
+  void prepare_memory();
+  void barrier() { model_.pool.barrier(); }
+  void shared_barrier() {
+    if (!is_small_) barrier();
+  }
+  void finish_phase(Worker& w, Phase phase);
+  Range own_rows(int thread) const { return share(step_.num_tokens, thread, threads_); }
+  Range rows_to_prepare(int thread) const {
+    return is_small_ ? Range{0, step_.num_tokens} : own_rows(thread);
+  }
+
+  void embed(int thread);
+  void turn(int thread);
+  void run_layer(Worker& w, int layer);
+  void prepare(Worker& w, const float* norm);
+  void run_gemm(int thread, const GemmTask* tasks, int num_tasks, int num_rows, int piece_counter);
+  void run_units(const GemmTask* tasks, int num_tasks, int num_rows, int blocks, Range own);
+  void add_branch(Worker& w, const ActView& act, const LinearView& weight, const float* post_norm,
+                  int piece_counter);
+  void attention_block(Worker& w, int layer);
+  void feed_forward_block(Worker& w, int layer);
+  void write_row(int layer, const HeadShape& shape, int row, int head);
+  void write_pages(int thread, int layer, const HeadShape& shape);
+  AttentionTile tile_of(const Span& span, int layer, int head) const;
+  NextSlots slots_of_unit(const AttentionPlan& plan, size_t single, int64_t unit, int64_t end) const;
+  void attend_singles(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan);
+  void attend_tiles(int layer, const HeadShape& shape, const AttentionPlan& plan);
+  void merge_single(const AttentionPlan& plan, size_t single, float* out);
+  void finish_attention(Worker& w, const AttentionPlan& plan);
+  void run_head(Worker& w);
+  void pick_tokens(int thread, int first, int count, const float* logits);
+
+  Model& model_;
+  const acpu_step& step_;
+  const Level& level_;
+  const acpu_config& config_;
+  Scratch& scratch_;
+  const int threads_;
+  const bool is_small_;
+  bool writes_in_place_ = true; // every sequence brings one token: who attends to it also writes it
+  Arena& memory_;
+  std::vector<AttentionPlan> plans_;
+  std::vector<int> plan_of_layer_;
+  std::vector<int32_t> single_of_row_; // -1: the row is in a tile
+  std::vector<int32_t> sequence_of_row_;
+  std::vector<std::atomic<int>> next_tile_;  // by layer
+  std::vector<std::atomic<int>> next_piece_; // by product: four of each layer, then the head's chunks
+  SplitState* partial_states_ = nullptr;
+  float* partial_outputs_ = nullptr;
+  std::vector<Worker> workers_;
+  ActView head_act_ = {};
+  float* head_hidden_ = nullptr;
+  float* logits_ = nullptr;
+  int logit_chunk_ = 0;
+};
+
+} // namespace acpu
