@@ -79,6 +79,7 @@ def _wishes(settings: Settings, device: torch.device, num_threads: int) -> LoadW
     return LoadWishes(
         backend=settings.backend,
         precision=settings.precision,
+        activations=settings.activations,
         kv_dtype=settings.kv_dtype,
         device=device,
         num_threads=num_threads,

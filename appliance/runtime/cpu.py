@@ -92,7 +92,9 @@ def cpu_kv_layout(config: ModelConfig, dtype: torch.dtype) -> KVLayout:
     )
 
 
-def native_config(config: ModelConfig, *, num_threads: int, max_tokens: int) -> NativeConfig:
+def native_config(
+    config: ModelConfig, *, activation_bits: int, num_threads: int, max_tokens: int
+) -> NativeConfig:
     """The library's view of a network. Raises UnsupportedModel for a RoPE scaling nobody computes yet."""
     ropes = {
         rope: NativeRope(
@@ -124,6 +126,7 @@ def native_config(config: ModelConfig, *, num_threads: int, max_tokens: int) -> 
         num_experts=config.experts.num_experts if config.experts else 0,
         max_tokens=max_tokens,
         num_threads=num_threads,
+        activation_bits=activation_bits,
     )
 
 

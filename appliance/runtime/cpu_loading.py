@@ -77,6 +77,7 @@ def load_native(
     library: NativeLibrary,
     plan: NativePlan,
     *,
+    activation_bits: int,
     num_threads: int,
     max_tokens: int,
     progress: Progress,
@@ -86,7 +87,9 @@ def load_native(
     # Torch only samples here, and its idle threads would spin on the library's cores.
     torch.set_num_threads(1)
     try:
-        shape = native_config(config, num_threads=num_threads, max_tokens=max_tokens)
+        shape = native_config(
+            config, activation_bits=activation_bits, num_threads=num_threads, max_tokens=max_tokens
+        )
         with NativeModelBuilder(library, shape) as builder:
             NativeWeightLoader(file, builder, plan.packing, progress).load(architecture, config)
             model = builder.finish()

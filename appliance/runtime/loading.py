@@ -31,6 +31,7 @@ class LoadWishes:
 
     backend: str
     precision: str
+    activations: str
     kv_dtype: str
     device: torch.device
     num_threads: int
@@ -91,6 +92,8 @@ def _load_native(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBa
         file,
         library,
         plan,
+        # Small models lose answers to 8 bits: 3.8% of the logits on SmolLM2, against 0.5% with 16.
+        activation_bits=8 if wishes.activations == "int8" else 16,
         num_threads=wishes.num_threads,
         max_tokens=wishes.step_tokens,
         progress=lambda share: report(f"loading {file.path.name}", share),

@@ -99,6 +99,7 @@ class ConfigStruct(SizedStruct):
         ("norm_eps", c_float), ("attention_scale", c_float), ("attention_softcap", c_float),
         ("logit_softcap", c_float), ("logit_scale", c_float), ("residual_scale", c_float),
         ("embedding_scale", c_float), ("num_ropes", c_int32), ("num_threads", c_int32), ("spin_us", c_int32),
+        ("activation_bits", c_int32),
         ("ropes", POINTER(RopeStruct)), ("rope_of_layer", c_void_p), ("windows", c_void_p),
         ("level", c_char_p),
     )  # fmt: skip
@@ -154,7 +155,7 @@ _STATUS_CALLS: dict[str, tuple[type, ...]] = {
     "acpu_model_weight_bytes": (_POINTER, POINTER(c_int64)),
     "acpu_model_phase_seconds": (_POINTER, POINTER(c_double), _INT),
     "acpu_linear_create": (POINTER(MatrixStruct), POINTER(c_void_p)),
-    "acpu_linear_run": (_POINTER, c_char_p, _POINTER, _POINTER, _INT),
+    "acpu_linear_run": (_POINTER, c_char_p, _POINTER, _POINTER, _INT, _INT),
     "acpu_linear_row": (_POINTER, _INT, _POINTER),
     "acpu_rms_norm": (c_char_p, _POINTER, _POINTER, _POINTER, _INT, _INT, c_float),
     "acpu_gated": (c_char_p, _INT, _POINTER, _POINTER, _POINTER, _INT),

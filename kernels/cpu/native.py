@@ -76,7 +76,9 @@ class NativeConfig:
     """A network's shape. `ropes[i]` and `windows[i]` belong to layer i; None: no rotation, no window.
 
     `num_threads` counts the caller. `max_tokens` bounds one step. `spin_us` is how long idle threads watch
-    for the next step before they sleep. `level` names an instruction-set level; empty picks the best.
+    for the next step before they sleep. `activation_bits` is 8, or 16 for products that are float32's but
+    for rounding, at the price of a second pass over weights in cache. `level` names an instruction-set
+    level; empty picks the best.
     """
 
     num_layers: int
@@ -102,6 +104,7 @@ class NativeConfig:
     max_tokens: int = 8192
     num_threads: int = 1
     spin_us: int = 200
+    activation_bits: int = 8
     level: str = ""
 
 
@@ -265,7 +268,7 @@ def _create(library: NativeLibrary, config: NativeConfig) -> int | None:
             "num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_size",
             "vocab_size", "max_tokens", "activation", "norm_placement", "has_qk_norm", "num_experts",
             "norm_eps", "attention_scale", "logit_scale", "residual_scale", "embedding_scale",
-            "num_threads", "spin_us",
+            "num_threads", "spin_us", "activation_bits",
         )
     }  # fmt: skip
     struct = ConfigStruct(

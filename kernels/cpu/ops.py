@@ -47,12 +47,14 @@ class NativeLinear:
             self._library.functions.acpu_linear_destroy(self._handle)
         library.check(status)
 
-    def run(self, x: Float32Array, out: Float32Array, level: str = "") -> None:
+    def run(self, x: Float32Array, out: Float32Array, level: str = "", activation_bits: int = 8) -> None:
         """out = x @ weight.T: [rows, num_inputs] to [rows, num_outputs]; activations as in a step."""
         assert x.shape[1] == self.num_inputs
         assert out.shape == (x.shape[0], self.num_outputs)
         call = self._library.functions.acpu_linear_run
-        self._library.check(call(self._handle, level.encode(), x.ctypes.data, out.ctypes.data, x.shape[0]))
+        self._library.check(
+            call(self._handle, level.encode(), x.ctypes.data, out.ctypes.data, x.shape[0], activation_bits)
+        )
 
     def row(self, index: int) -> Float32Array:
         """Output channel `index` as packed: [num_inputs]."""

@@ -37,6 +37,15 @@ def float32_model(model_file: ModelFile) -> Iterator[ResidentModel]:
     model.close()
 
 
+@pytest.fixture(scope="session")
+def native_model(model_file: ModelFile) -> Iterator[ResidentModel]:
+    """The model as a user without a GPU gets it."""
+    settings = Settings(backend="cpu", max_sequences=32, context=2048)
+    model = load_model(settings, model_file, lambda _text, _share: None)
+    yield model
+    model.close()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningServer:
     """`appliance serve` as a user starts it, without a terminal."""
@@ -79,7 +88,7 @@ def end_server(server: RunningServer) -> int:
 
 @pytest.fixture(scope="session")
 def server(model_file: ModelFile) -> Iterator[RunningServer]:
-    running = start_server("--backend", "eager", "--precision", "f32")
+    running = start_server()
     running.wait_ready()
     yield running
     assert end_server(running) == 0

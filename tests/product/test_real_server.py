@@ -111,7 +111,7 @@ def test_snapshot_shows_what_happened(server: RunningServer, client: openai.Open
 
 
 def test_health_says_loading_then_a_signal_ends_it_in_order() -> None:
-    running = start_server("--backend", "eager")
+    running = start_server()
     try:
         with pytest.raises(urllib.error.HTTPError) as loading:
             urllib.request.urlopen(f"{running.url}/health", timeout=5)
@@ -137,7 +137,7 @@ def test_a_taken_port_is_said_before_anything_is_loaded(server: RunningServer) -
 
 
 def test_running_answers_finish_when_it_is_told_to_stop() -> None:
-    running = start_server("--backend", "eager")
+    running = start_server()
     running.wait_ready()
     with openai.OpenAI(base_url=f"{running.url}/v1", api_key="unused", max_retries=0) as client:
         stream = client.completions.create(

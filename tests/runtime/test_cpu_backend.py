@@ -39,7 +39,7 @@ def library_folder(pytestconfig: pytest.Config) -> Path:
 
 
 def load(path: Path, library_folder: Path, *, num_threads: int = 2, **wishes: str) -> LoadedBackend:
-    words = {"backend": "cpu", "precision": "auto", "kv_dtype": "auto"} | wishes
+    words = {"backend": "cpu", "precision": "auto", "activations": "auto", "kv_dtype": "auto"} | wishes
     with read_gguf(path) as file:
         asked = LoadWishes(
             device=CPU,

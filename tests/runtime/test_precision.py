@@ -61,7 +61,7 @@ def test_a_gpu_that_is_not_there_is_refused_with_how_many_are() -> None:
 
 
 def load(path: Path, *, free_bytes: int = 2**33, device: torch.device = CPU, **wishes: str) -> LoadedBackend:
-    words = {"backend": "eager", "precision": "auto", "kv_dtype": "auto"} | wishes
+    words = {"backend": "eager", "precision": "auto", "activations": "auto", "kv_dtype": "auto"} | wishes
     with read_gguf(path) as file:
         asked = LoadWishes(
             device=device,

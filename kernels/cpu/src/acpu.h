@@ -69,6 +69,7 @@ typedef struct {
   float norm_eps, attention_scale, attention_softcap, logit_softcap, logit_scale, residual_scale,
       embedding_scale;
   int32_t num_ropes, num_threads, spin_us;
+  int32_t activation_bits; /* 8, or 16 for activations of two bytes: a float32 product but for rounding */
   const acpu_rope* ropes;
   const int32_t* rope_of_layer; /* [num_layers], -1: none */
   const int32_t* windows;       /* [num_layers], 0: none */
@@ -137,7 +138,8 @@ ACPU_API void acpu_model_destroy(acpu_model* model);
 /* Single operations, for parity tests. All float32, one thread, on the named level. */
 ACPU_API int32_t acpu_linear_create(const acpu_matrix* matrix, acpu_linear** linear);
 ACPU_API int32_t acpu_linear_run(const acpu_linear* linear, const char* level, const float* x, float* out,
-                                 int32_t rows);
+                                 int32_t rows,
+                                 int32_t activation_bits);
 ACPU_API int32_t acpu_linear_row(const acpu_linear* linear, int32_t row, float* out);
 ACPU_API void acpu_linear_destroy(acpu_linear* linear);
 ACPU_API int32_t acpu_rms_norm(const char* level, const float* x, const float* weight, float* out,

@@ -17,9 +17,10 @@ namespace {
 
 using namespace acpu;
 
-void run_linear(const LinearView& view, const Level& level, const float* x, float* out, int rows) {
+void run_linear(const LinearView& view, const Level& level, const float* x, float* out, int rows,
+                int activation_bits) {
   Arena arena{64};
-  const ActView act = make_act(arena, rows, view.num_inputs, form_of(view.kind));
+  const ActView act = make_act(arena, rows, view.num_inputs, form_of(view.kind, activation_bits));
   level.quantize(x, view.num_inputs, view.num_inputs, act, 0, rows);
   GemmTask task = {};
   task.weight = view;
@@ -153,14 +154,16 @@ int32_t acpu_linear_create(const acpu_matrix* matrix, acpu_linear** linear) {
 }
 
 int32_t acpu_linear_run(const acpu_linear* linear, const char* level, const float* x, float* out,
-                        int32_t rows) {
+                        int32_t rows,
+                        int32_t activation_bits) {
   return guarded([&] {
     require_pointer(linear, "linear");
     require_pointer(linear->view.data, "linear's weights");
     require_pointer(x, "x");
     require_pointer(out, "out");
     require_range("rows", rows, 1, 1 << 17);
-    run_linear(linear->view, *find_level(level), x, out, rows);
+    require_activation_bits(activation_bits);
+    run_linear(linear->view, *find_level(level), x, out, rows, activation_bits);
   });
 }
 

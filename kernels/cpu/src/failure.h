@@ -53,6 +53,11 @@ inline void require_pointer(const void* value, const char* name) {
   if (!value) fail(ACPU_BAD_ARGUMENT, "%s is null", name);
 }
 
+inline void require_activation_bits(int bits) {
+  if (bits != 8 && bits != 16)
+    fail(ACPU_BAD_ARGUMENT, "activation_bits is %d; 8 and 16 are supported", bits);
+}
+
 inline void require_range(const char* name, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high)
     fail(ACPU_BAD_ARGUMENT, "%s is %lld; it must be %lld to %lld", name, static_cast<long long>(value),

@@ -80,16 +80,25 @@ struct Ahead {
 };
 
 template <int KIND, int R, int NV>
+ACPU_INLINE void dot_group(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
+  if (is_4bit(KIND))
+    dot_group4<R, NV>(w, x, at, acc);
+  else
+    dot_group8<R, NV>(w, x, at, acc);
+}
+
+template <int KIND, int R, int NV>
 ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act,
                               int row, Ahead ahead, vf (&out)[R][NV]) {
   const int groups = weight.num_groups;
-  const int8_t* x[R];
+  const int8_t *x[R], *low[R];
   const float *scales[R], *weighted[R];
   const int32_t* sums[R];
   ACPU_UNROLL
   for (int r = 0; r < R; ++r) {
     const int64_t at = (int64_t)(row + r) * groups;
     x[r] = act.q + at * kGroup;
+    low[r] = act.low ? act.low + at * kGroup : nullptr;
     scales[r] = act.scales + at;
     weighted[r] = act.weighted_sums + at;
     sums[r] = act.sums + at;
@@ -104,16 +113,26 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
     vi acc[R][NV];
     ACPU_UNROLL
     for (int r = 0; r < R; ++r) {
-      const vi start = offset_of(KIND) == 0 ? izero() : iset(offset_of(KIND) * sums[r][g]);
       ACPU_UNROLL
-      for (int v = 0; v < NV; ++v) acc[r][v] = start;
+      for (int v = 0; v < NV; ++v) acc[r][v] = izero();
     }
     const uint8_t* w = panel + channel * 4;
     const uint8_t* own = panel + kWeightBytes;
-    if (is_4bit(KIND))
-      dot_group4<R, NV>(w, x, g * kGroup, acc);
-    else
-      dot_group8<R, NV>(w, x, g * kGroup, acc);
+    dot_group<KIND, R, NV>(w, x, g * kGroup, acc);
+    if (act.low) {
+      ACPU_UNROLL
+      for (int r = 0; r < R; ++r) ACPU_UNROLL
+      for (int v = 0; v < NV; ++v) acc[r][v] = times128(acc[r][v]);
+      dot_group<KIND, R, NV>(w, low, g * kGroup, acc);
+    }
+    if (offset_of(KIND) != 0) {
+      ACPU_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const vi offset = iset(offset_of(KIND) * sums[r][g]);
+        ACPU_UNROLL
+        for (int v = 0; v < NV; ++v) acc[r][v] = iadd(acc[r][v], offset);
+      }
+    }
     ACPU_UNROLL
     for (int v = 0; v < NV; ++v) {
       const int at = channel + v * W;

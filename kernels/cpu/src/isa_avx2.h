@@ -62,6 +62,9 @@ static inline vi iset(int32_t x) {
 static inline vi iadd(vi a, vi b) {
   return _mm256_add_epi32(a, b);
 }
+static inline vi times128(vi a) {
+  return _mm256_slli_epi32(a, 7);
+}
 static inline vf to_f(vi a) {
   return _mm256_cvtepi32_ps(a);
 }

@@ -69,6 +69,10 @@ ACPU_LANEWISE(vmin, vf, a.v[i] < b.v[i] ? a.v[i] : b.v[i])
 ACPU_LANEWISE(iadd, vi, (int32_t)((uint32_t)a.v[i] + (uint32_t)b.v[i]))
 #undef ACPU_LANEWISE
 
+static inline vi times128(vi a) {
+  ACPU_EACH a.v[i] *= 128;
+  return a;
+}
 static inline vf fma(vf a, vf b, vf c) {
   ACPU_EACH c.v[i] += a.v[i] * b.v[i];
   return c;

@@ -23,6 +23,7 @@ const acpu_config& checked(const acpu_config& c) {
   require_range("activation", c.activation, kSilu, kGeluTanh);
   require_range("norm_placement", c.norm_placement, kPre, kBoth);
   require_range("num_threads", c.num_threads, 1, 1024);
+  require_activation_bits(c.activation_bits);
   require_range("spin_us", c.spin_us, 0, 1000000);
   require_range("num_ropes", c.num_ropes, 0, 64);
   if (c.num_experts) fail(ACPU_UNSUPPORTED, "a mixture of %d experts is not supported", c.num_experts);
@@ -66,6 +67,8 @@ ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms) {
     act.sums = arena.array<int32_t>(groups);
     act.weighted_sums = arena.array<float>(groups);
   }
+  if (forms & kFormInt16)
+    act.low = arena.array<int8_t>(groups * kGroup);
   if (forms & kFormBF16) act.bf16 = arena.array<uint16_t>(groups * kGroup);
   if (forms & kFormF32) act.f32 = arena.array<float>(groups * kGroup);
   return act;
@@ -76,6 +79,8 @@ ActView act_from(const ActView& act, int first) {
   const size_t at = static_cast<size_t>(first) * act.num_groups;
   if (act.forms & kFormInt8)
     rest.q += at * kGroup, rest.scales += at, rest.sums += at, rest.weighted_sums += at;
+  if (act.forms & kFormInt16)
+    rest.low += at * kGroup;
   if (act.forms & kFormBF16) rest.bf16 += at * kGroup;
   if (act.forms & kFormF32) rest.f32 += at * kGroup;
   return rest;
@@ -238,12 +243,12 @@ void Model::grow_scratch(int num_tokens) {
   Scratch& s = scratch;
   s.max_tokens = 0;
   s.arena.clear();
-  int32_t hidden_forms = form_of(head().kind), attended_forms = 0, gated_forms = 0;
+  int32_t hidden_forms = form_of(head().kind, config.activation_bits), attended_forms = 0, gated_forms = 0;
   for (const LayerWeights& layer : layers) {
     for (int role : {ACPU_QUERY, ACPU_KEY, ACPU_VALUE, ACPU_GATE, ACPU_UP})
-      hidden_forms |= form_of(layer.linears[role].kind);
-    attended_forms |= form_of(layer.linears[ACPU_OUTPUT].kind);
-    gated_forms |= form_of(layer.linears[ACPU_DOWN].kind);
+      hidden_forms |= form_of(layer.linears[role].kind, config.activation_bits);
+    attended_forms |= form_of(layer.linears[ACPU_OUTPUT].kind, config.activation_bits);
+    gated_forms |= form_of(layer.linears[ACPU_DOWN].kind, config.activation_bits);
   }
   const size_t n = static_cast<size_t>(rows);
   s.hidden = s.arena.array<float>(n * config.hidden_size);

@@ -260,8 +260,10 @@ void pack_channel(const acpu_matrix& m, const LinearView& view, uint8_t* data, f
 
 } // namespace
 
-int32_t form_of(int32_t kind) {
-  return kind == kF32 ? kFormF32 : kind == kBF16 ? kFormBF16 : kFormInt8;
+int32_t form_of(int32_t kind, int activation_bits) {
+  if (kind == kF32 || kind == kBF16)
+    return kind == kF32 ? kFormF32 : kFormBF16;
+  return activation_bits == 16 ? kFormInt8 | kFormInt16 : kFormInt8;
 }
 
 int32_t num_units(const LinearView& weight) {

@@ -8,7 +8,8 @@
 
 namespace acpu {
 
-int32_t form_of(int32_t kind);
+// The form of activations, of 8 or 16 bits, that a kind of weights multiplies.
+int32_t form_of(int32_t kind, int activation_bits);
 int32_t num_units(const LinearView& weight);
 
 // Checks the matrix, takes its memory from `arena` and fills it, on the pool's threads where there is one.

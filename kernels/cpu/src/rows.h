@@ -39,24 +39,35 @@ static void norm_add_row(const float* x, const float* weight, float* into, int s
   for (; i < size; ++i) into[i] += x[i] * scale * weight[i] * factor;
 }
 
-// One group of 32 to INT8 by its absolute maximum. A group of (nearly) zeros has scale 0.
+// Whole numbers as one byte each, or as a high byte, to the nearest 128, and what is left.
+static inline void store_bytes(vi n, int8_t* q, int8_t* low) {
+  if (!low)
+    return store_i8(q, n);
+  const vi high = to_i(mul(to_f(n), set(1.0f / 128.0f)));
+  store_i8(q, high);
+  store_i8(low, to_i(sub(to_f(n), mul(to_f(high), set(128.0f)))));
+}
+
+// One group of 32 to one or two bytes by its absolute maximum. A group of (nearly) zeros has scale 0.
 static inline void quantize_group(const float* x, const ActView& act, int64_t row, int group) {
   vf peak = zero();
   ACPU_UNROLL
   for (int i = 0; i < acpu::kGroup; i += W) peak = vmax(peak, vabs(load(x + i)));
   const float top = max_of(peak);
-  const float inverse = top < 1e-30f ? 0.0f : 127.0f / top;
+  const float largest = act.low ? 127.0f * 128.0f : 127.0f;
+  const float inverse = top < 1e-30f ? 0.0f : largest / top;
   int8_t* q = act.q + (row * act.num_groups + group) * acpu::kGroup;
+  int8_t* low = act.low ? act.low + (q - act.q) : nullptr;
   vi total = izero();
   ACPU_UNROLL
   for (int i = 0; i < acpu::kGroup; i += W) {
     const vi n = to_i(mul(load(x + i), set(inverse)));
-    store_i8(q + i, n);
+    store_bytes(n, q + i, low ? low + i : nullptr);
     total = iadd(total, n);
   }
   const int64_t at = row * act.num_groups + group;
   const int32_t s = isum(total);
-  act.scales[at] = top < 1e-30f ? 0.0f : top / 127.0f;
+  act.scales[at] = top < 1e-30f ? 0.0f : top / largest;
   act.sums[at] = s;
   act.weighted_sums[at] = act.scales[at] * (float)s;
 }

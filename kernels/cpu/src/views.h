@@ -46,8 +46,9 @@ struct LinearView {
 // Rows of activations in the forms that the consuming matrices read. Row stride: num_groups * 32 elements.
 struct ActView {
   int8_t* q;
+  int8_t* low;          // or null; with it an input is (128 q + low) * scale, else q * scale
   float* scales;        // [rows, groups]
-  int32_t* sums;        // [rows, groups], of q
+  int32_t* sums;        // [rows, groups], of the whole numbers
   float* weighted_sums; // [rows, groups], scale * sum
   uint16_t* bf16;       // or null
   float* f32;           // or null
@@ -55,7 +56,8 @@ struct ActView {
   int32_t forms; // bits of Form
 };
 
-enum Form : int32_t { kFormInt8 = 1, kFormBF16 = 2, kFormF32 = 4 };
+// kFormInt16 comes with kFormInt8 and adds a low byte to each whole number.
+enum Form : int32_t { kFormInt8 = 1, kFormBF16 = 2, kFormF32 = 4, kFormInt16 = 8 };
 
 enum Epilogue : int32_t { kStore = 0, kAdd = 1, kGate = 2, kLogits = 3 };
 enum Activation : int32_t { kSilu = 0, kGeluTanh = 1 };

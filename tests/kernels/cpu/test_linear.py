@@ -12,13 +12,13 @@ ACTIVATION_ERROR = 0.012
 SIZES = [(1, 32, 1), (63, 96, 5), (64, 64, 7), (100, 160, 13), (193, 576, 2)]
 
 
-def run_all_levels(library, linear, x, values, limit, bias=0.0):
+def run_all_levels(library, linear, x, values, limit, bias=0.0, activation_bits=8):
     """The error is relative to the length of row times column, which no cancellation makes small."""
     expected = x @ values.astype(np.float64).T + bias
     lengths = np.outer(np.linalg.norm(x, axis=1), np.linalg.norm(values, axis=1)) + np.abs(bias)
     for level in library.levels:
         out = np.full((len(x), linear.num_outputs), np.nan, np.float32)
-        linear.run(x, out, level)
+        linear.run(x, out, level, activation_bits)
         assert (np.abs(out - expected) / lengths).mean() < limit, level
 
 
@@ -121,3 +121,25 @@ def test_rows_that_are_not_whole_blocks_are_refused(library: NativeLibrary):
     quants = np.full((4, 32), 16, np.uint8)
     with pytest.raises(NativeError, match="4-bit weights end at 15"):
         NativeLinear(library, quants, Source.AFFINE, kind=Kind.AFFINE4, scales=scales, minima=scales)
+
+
+@pytest.mark.parametrize("kind", [Kind.CHANNEL8, Kind.GROUP8, Kind.GROUP4, Kind.GROUP4_MIN])
+@pytest.mark.parametrize(("outputs", "inputs", "rows"), SIZES)
+def test_activations_of_two_bytes_lose_a_hundredth_of_what_one_loses(
+    library: NativeLibrary, kind, outputs, inputs, rows
+):
+    rng = np.random.default_rng(inputs)
+    weight = rng.normal(size=(outputs, inputs)).astype(np.float32)
+    x = rng.normal(size=(rows, inputs)).astype(np.float32)
+    x[:, 0] *= 50  # one large value in a group takes its neighbours' precision
+    with NativeLinear(library, weight, Source.F32, kind=kind) as linear:
+        values = np.stack([linear.row(i) for i in range(outputs)])
+        run_all_levels(library, linear, x, values, ACTIVATION_ERROR / 100, activation_bits=16)
+
+
+def test_activations_of_neither_8_nor_16_bits_are_refused(library: NativeLibrary):
+    weight = np.ones((4, 32), np.float32)
+    with NativeLinear(library, weight, Source.F32, kind=Kind.GROUP8) as linear:
+        out = np.empty((1, 4), np.float32)
+        with pytest.raises(NativeError, match="activation_bits is 12"):
+            linear.run(np.ones((1, 32), np.float32), out, activation_bits=12)

@@ -1,6 +1,6 @@
 """OpenVINO GenAI under measurement, on a GGUF file; run by its own environment's Python.
 
-    python benchmarks/workers/openvino.py --file F --threads 2
+    python benchmarks/workers/openvino_worker.py --file F --threads 2
 
 Its pipeline times itself: the first token's time is a prompt's, the mean after it a token's.
 """
@@ -11,14 +11,16 @@ import random
 import numpy as np
 import openvino
 import openvino_genai
+from repeat import tokens_per_s
 from worker_loop import serve
 
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 300, 20_000
+_WARM_UP_TOKENS = 64
 
 
 class OpenVinoEngine:
     def __init__(self, path: str, threads: int) -> None:
-        self._pipeline = openvino_genai.LLMPipeline(path, "CPU", {"INFERENCE_NUM_THREADS": threads})
+        self._pipeline = openvino_genai.LLMPipeline(path, "CPU", INFERENCE_NUM_THREADS=threads)
 
     def prepare_decode(self, batch: int, context: int) -> dict[str, object]:
         if batch != 1:
@@ -28,16 +30,20 @@ class OpenVinoEngine:
 
     def decode(self, batch: int, context: int, steps: int) -> float:
         """Tokens per second of `steps` tokens after a prompt of `context`, the choice included."""
-        return batch * 1000 / float(self._metrics(context, steps + 1).get_tpot().mean)
+
+        def run() -> float:
+            return steps * float(self._metrics(context, steps + 1).get_tpot().mean) / 1000
+
+        return tokens_per_s(run, batch * steps)
 
     def prepare_prefill(self, tokens: int) -> dict[str, object]:
         self._metrics(tokens, 1)
         return {}
 
-    def prefill(self, tokens: int, repeats: int) -> float:
+    def prefill(self, tokens: int) -> float:
         """Tokens per second from a prompt to its first token."""
-        spent_ms = sum(float(self._metrics(tokens, 1).get_ttft().mean) for _ in range(repeats))
-        return repeats * tokens * 1000 / spent_ms
+        self._metrics(_WARM_UP_TOKENS, 1)
+        return tokens_per_s(lambda: float(self._metrics(tokens, 1).get_ttft().mean) / 1000, tokens)
 
     def _metrics(self, num_prompt_tokens: int, num_new_tokens: int) -> openvino_genai.PerfMetrics:
         ids = [random.randint(_FIRST_TOKEN_ID, _LAST_TOKEN_ID) for _ in range(num_prompt_tokens)]

@@ -1,6 +1,6 @@
 """Our engine under measurement: the backend called directly, one command at a time.
 
-    python benchmarks/workers/ours.py --file F --threads 2 --backend cpu --precision auto --library-folder D
+python benchmarks/workers/our_worker.py --file F --threads 2 --backend cpu --precision auto --library-folder D
 """
 
 import argparse
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from worker_loop import serve
+from repeat import tokens_per_s
 from scoring import nll_of_windows, save_logits
+from worker_loop import serve
 
 from appliance.engine.batch import Batch, ScheduledSequence
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
@@ -24,6 +25,7 @@ from appliance.text.tokenizer import tokenizer_from_gguf
 # What the appliance computes in one step unless told otherwise.
 STEP_TOKENS = 512
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 300, 20_000
+_WARM_UP_STEPS, _WARM_UP_TOKENS = 4, 64
 _GREEDY = SamplingParams(temperature=0.0)
 _LONGEST_SEQUENCE = 2048 + 128
 
@@ -37,6 +39,7 @@ class OurEngine:
         wishes = LoadWishes(
             backend=args.backend,
             precision=args.precision,
+            activations=args.activations,
             kv_dtype="auto",
             device=torch.device("cpu"),
             num_threads=args.threads,
@@ -59,7 +62,17 @@ class OurEngine:
             "precision": loaded.precision,
             "kv_dtype": loaded.kv_dtype,
             "weights_bytes": loaded.weights_bytes,
+            "linear_parameters": self._linear_parameters(),
         }
+
+    def _linear_parameters(self) -> int:
+        """Parameters of the layers' matrices: what every token of a prompt is multiplied with."""
+        with read_gguf(self._path) as file:
+            return sum(
+                tensor.num_elements
+                for name, tensor in file.tensors.items()
+                if name.startswith("blk.") and len(tensor.shape) == 2
+            )
 
     def prepare_decode(self, batch: int, context: int) -> dict[str, object]:
         """Compute the contexts that decode starts from, once."""
@@ -71,24 +84,17 @@ class OurEngine:
 
     def decode(self, batch: int, context: int, steps: int) -> float:
         """Tokens per second of `steps` steps from `context` on, the choice of each token included."""
-        token_ids = _random_ids(batch)
-        spent_s = 0.0
-        for step in range(steps):
-            inputs = self._inputs([(i, [token_ids[i]], context + step) for i in range(batch)])
-            started_s = time.perf_counter()
-            outputs = self._backend.forward(inputs)
-            assert outputs.candidates is not None
-            token_ids = outputs.candidates.ids[:, 0].tolist()
-            spent_s += time.perf_counter() - started_s
-        return batch * steps / spent_s
+        self._decode_s(batch, context, _WARM_UP_STEPS)
+        return tokens_per_s(lambda: self._decode_s(batch, context, steps), batch * steps)
 
     def prepare_prefill(self, tokens: int) -> dict[str, object]:
         self._compute(0, _random_ids(tokens))
         return {}
 
-    def prefill(self, tokens: int, repeats: int) -> float:
+    def prefill(self, tokens: int) -> float:
         """Tokens per second of a prompt of `tokens` in a fresh context, in steps of STEP_TOKENS."""
-        return repeats * tokens / sum(self._compute(0, _random_ids(tokens)) for _ in range(repeats))
+        self._compute(0, _random_ids(_WARM_UP_TOKENS))
+        return tokens_per_s(lambda: self._compute(0, _random_ids(tokens)), tokens)
 
     def tokenize(self, text: str) -> list[int]:
         with read_gguf(self._path) as file:
@@ -99,6 +105,18 @@ class OurEngine:
 
     def nll(self, token_ids: list[int], window: int) -> list[float]:
         return list(nll_of_windows(self._all_logits, token_ids, window))
+
+    def _decode_s(self, batch: int, context: int, steps: int) -> float:
+        token_ids = _random_ids(batch)
+        spent_s = 0.0
+        for step in range(steps):
+            inputs = self._inputs([(i, [token_ids[i]], context + step) for i in range(batch)])
+            started_s = time.perf_counter()
+            outputs = self._backend.forward(inputs)
+            assert outputs.candidates is not None
+            token_ids = outputs.candidates.ids[:, 0].tolist()
+            spent_s += time.perf_counter() - started_s
+        return spent_s
 
     def _compute(self, index: int, token_ids: list[int]) -> float:
         """Run a prompt from position 0. Returns the seconds spent in the backend."""
@@ -157,6 +175,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--precision", default="auto")
+    parser.add_argument("--activations", default="auto")
     parser.add_argument("--library-folder", required=True)
     parser.add_argument("--max-sequences", type=int, default=32)
     engine = OurEngine(parser.parse_args())
