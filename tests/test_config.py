@@ -21,6 +21,7 @@ EXAMPLES: dict[str, tuple[tuple[str, object], tuple[str, object]]] = {
     "backend": (("eager", "eager"), ("cuda", "cuda")),
     "device": (("cpu", "cpu"), ("cuda:1", "cuda:1")),
     "precision": (("bf16", "bf16"), ("llm.int8", "llm.int8")),
+    "activations": (("int8", "int8"), ("int16", "int16")),
     "kv_dtype": (("int8", "int8"), ("f16", "f16")),
     "kv_memory": (("2GiB", MemoryAmount(num_bytes=2**31)), ("60%", MemoryAmount(share=0.6))),
     "context": (("16", 16), ("131072", 131072)),
