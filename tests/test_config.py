@@ -142,6 +142,7 @@ BAD: list[tuple[str, str, str]] = [
     ("backend", "gpu", "choose one of auto, eager, cpu, cuda"),
     ("device", "", "an empty value has no meaning"),
     ("precision", "int5", "choose one of auto, f32, bf16, f16, int8, int8-mixed, int4, nf4, llm.int8"),
+    ("activations", "int4", "choose one of auto, int8, int16"),
     ("kv_dtype", "int4", "choose one of auto, f32, bf16, f16, int8"),
     ("kv_memory", "0%", "not between 0% and 100%"),
     ("kv_memory", "101%", "not between 0% and 100%"),
