@@ -67,10 +67,11 @@ async def _run_until_told(app: DashboardApp) -> int:
 
 
 def _leave(app: DashboardApp, number: int) -> None:
+    # By the app's own queue: a timer, which leaving sets, can only be made inside it.
     if number == signal.SIGINT:
-        app.leave()
+        app.call_later(app.leave)
     elif number == signal.SIGTERM:
-        app.leave(_SIGNALLED + number)
+        app.call_later(app.leave, _SIGNALLED + number)
     else:
         app.exit(_SIGNALLED + number)
 

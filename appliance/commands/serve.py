@@ -14,6 +14,7 @@ from appliance.serve import Appliance, open_appliance, stop_at_once
 
 _POLL_S = 0.2
 EXIT_INTERRUPTED = 130  # a second Ctrl-C
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -46,7 +47,8 @@ def _serve_with_dashboard(appliance: Appliance, settings: Settings) -> int:
     if appliance.failure is not None:
         print(f"appliance: {appliance.failure.message}", file=sys.stderr)
         return appliance.failure.exit_code
-    return exit_code
+    # Asked to end and ended in order: no failure to whoever asked.
+    return 0 if exit_code == EXIT_TERMINATED else exit_code
 
 
 def _serve_headless(appliance: Appliance, settings: Settings) -> int:
