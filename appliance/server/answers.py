@@ -16,7 +16,13 @@ from appliance.observe.request_log import log_finished
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.generation import GenerationGroup, TextDelta, TextEnd, TextEvent, TokenUsage
 from appliance.server.output_text import TokenDetail
-from appliance.server.stream_writer import StreamWriter, send_json, wait_until_gone
+from appliance.server.stream_writer import (
+    EVENT_STREAM,
+    StreamKind,
+    StreamWriter,
+    send_json,
+    wait_until_gone,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +38,13 @@ class AnswerFormat(Protocol):
     """One protocol's way to write an answer."""
 
     def encode(self, event: TextEvent) -> bytes:
-        """Return the server-sent events for one event of a stream."""
+        """Return the part of a stream that tells one event."""
 
     def close(self, usage: TokenUsage) -> bytes:
-        """Return the last server-sent events of a stream that went well."""
+        """Return the last part of a stream that went well."""
 
     def encode_error(self, error: ApplianceError) -> bytes:
-        """Return the last server-sent event of a stream that did not."""
+        """Return the last part of a stream that did not."""
 
     def encode_whole(self, choices: list[FinishedText], usage: TokenUsage) -> bytes:
         """Return the body of an answer that is not streamed."""
@@ -56,6 +62,7 @@ class Answer:
         request_id: str,
         model_id: str,
         is_streamed: bool,
+        stream_kind: StreamKind = EVENT_STREAM,
     ) -> None:
         self._group = group
         self._format = answer_format
@@ -63,6 +70,7 @@ class Answer:
         self._request_id = request_id
         self._model_id = model_id
         self._is_streamed = is_streamed
+        self._stream_kind = stream_kind
         self._is_client_gone = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,7 +123,9 @@ class Answer:
         events = await self._first_events()
         if self._is_client_gone:
             return
-        writer = StreamWriter(scope, send, self._state.limits, nudge=self._group.nudge)
+        writer = StreamWriter(
+            scope, send, self._state.limits, nudge=self._group.nudge, kind=self._stream_kind
+        )
         try:
             await writer.start()
             await self._relay(events, writer)

@@ -1,15 +1,14 @@
-"""Turns errors into HTTP: a status, headers and OpenAI's error JSON. Knows no routes."""
+"""Turns errors into HTTP: a status, headers and the error JSON of the path's protocol. Knows no routes."""
 
 import logging
 import uuid
 from typing import Any
 
-import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
 
 from appliance.errors import ApplianceError, ErrorKind
-from appliance.server.openai_schemas import ErrorBody, ErrorResponse
+from appliance.server.error_shapes import shape_for
 
 _log = logging.getLogger(__name__)
 
@@ -22,13 +21,6 @@ STATUS_BY_KIND = {
     ErrorKind.OVERLOADED: 429,
     ErrorKind.UNAVAILABLE: 503,
     ErrorKind.INTERNAL: 500,
-}
-_TYPE_BY_STATUS = {
-    401: "authentication_error",
-    403: "permission_error",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "service_unavailable_error",
 }
 _CODE_BY_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 _DEFAULT_RETRY_AFTER_S = 5
@@ -77,16 +69,15 @@ def status_of(error: ApplianceError) -> int:
     return STATUS_BY_KIND[error.kind]
 
 
-def error_json(error: ApplianceError) -> bytes:
-    """The body, in OpenAI's shape."""
-    return encode_error(status_of(error), error.message, param=error.param, code=error.code)
+def error_json(error: ApplianceError, path: str = "/v1") -> bytes:
+    """The body, in the shape of the path's protocol."""
+    return encode_error(status_of(error), error.message, param=error.param, code=error.code, path=path)
 
 
-def encode_error(status: int, message: str, *, param: str | None = None, code: str | None = None) -> bytes:
-    kind = _TYPE_BY_STATUS.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return msgspec.json.encode(
-        ErrorResponse(error=ErrorBody(message=message, type=kind, param=param, code=code))
-    )
+def encode_error(
+    status: int, message: str, *, param: str | None = None, code: str | None = None, path: str = "/v1"
+) -> bytes:
+    return shape_for(path)(status, message, param, code)
 
 
 def error_headers(error: ApplianceError) -> dict[str, str]:
@@ -108,25 +99,26 @@ def unexpected_error(error: BaseException) -> ApplianceError:
     return ApplianceError(f"the appliance failed unexpectedly; its log tells more under {error_id}")
 
 
-def handle_appliance_error(_: Request[Any, Any, Any], error: ApplianceError) -> Response[bytes]:
-    return json_response(error_json(error), status=status_of(error), headers=error_headers(error))
+def handle_appliance_error(request: Request[Any, Any, Any], error: ApplianceError) -> Response[bytes]:
+    body = error_json(error, request.scope["path"])
+    return json_response(body, status=status_of(error), headers=error_headers(error))
 
 
 def handle_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """What the framework itself refuses: unknown paths, wrong methods, malformed hosts."""
-    status, path = error.status_code, request.scope["path"][:200]
+    status, path = error.status_code, request.scope["path"]
     message = error.detail or "the request was refused"
     if isinstance(error, NotFoundException):
-        message = f"there is nothing at {path}; the API is under /v1/"
+        message = f"there is nothing at {path[:200]}; GET /docs lists what there is"
     elif isinstance(error, MethodNotAllowedException):
-        message = f"{path} does not answer {request.method}"
-    code = _CODE_BY_STATUS.get(status)
-    return json_response(encode_error(status, message, code=code), status=status, headers=error.headers)
+        message = f"{path[:200]} does not answer {request.method}"
+    body = encode_error(status, message, code=_CODE_BY_STATUS.get(status), path=path)
+    return json_response(body, status=status, headers=error.headers)
 
 
-def handle_unexpected(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def handle_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     failure = unexpected_error(error)
-    return json_response(error_json(failure), status=500)
+    return json_response(error_json(failure, request.scope["path"]), status=500)
 
 
 def handle_client_gone(_: Request[Any, Any, Any], __: Exception) -> Response[None]:

@@ -56,7 +56,7 @@ class Gate:
             try:
                 self._check(scope)
             except ApplianceError as error:
-                await _refuse(error, send)
+                await _refuse(error, scope, send)
                 return
         await self._app(scope, receive, send)
 
@@ -94,8 +94,8 @@ def _values(scope: HTTPScope, name: bytes) -> list[bytes]:
     return [value for key, value in scope["headers"] if key == name]
 
 
-async def _refuse(error: ApplianceError, send: Send) -> None:
-    body = error_json(error)
+async def _refuse(error: ApplianceError, scope: HTTPScope, send: Send) -> None:
+    body = error_json(error, scope["path"])
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.encode(), value.encode()) for name, value in error_headers(error).items()]
     start: Message = {"type": "http.response.start", "status": status_of(error), "headers": headers}

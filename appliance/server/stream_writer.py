@@ -1,9 +1,10 @@
-"""Writes one server-sent event stream to one client, however slow. Knows ASGI; knows no content."""
+"""Writes one open stream to one client, however slow. Knows ASGI and framing; knows no content."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from litestar.types import HTTPScope, Receive, Send
 
@@ -12,23 +13,36 @@ from appliance.server.appliance_state import ServerLimits
 # Set in a scope's state by our server: a function that cuts the connection, unsent bytes and all.
 ABORT_KEY = "appliance_abort"
 PING = b": ping\n\n"
-_SSE_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamKind:
+    """How a stream is framed, and what keeps it open while there is nothing to say."""
+
+    content_type: bytes = b"text/event-stream; charset=utf-8"
+    ping: bytes = PING
+
+
+EVENT_STREAM = StreamKind()
+
+
 class StreamWriter:
-    """Writes one open event stream: keeps it alive when there is nothing to say, cuts it when it stalls.
+    """Writes one open stream: keeps it alive when there is nothing to say, cuts it when it stalls.
 
     `nudge` lets the stream's owner, who waits for events, come back with none; an empty write is a ping.
     """
 
     def __init__(
-        self, scope: HTTPScope, send: Send, limits: ServerLimits, *, nudge: Callable[[], None] = lambda: None
+        self,
+        scope: HTTPScope,
+        send: Send,
+        limits: ServerLimits,
+        *,
+        nudge: Callable[[], None] = lambda: None,
+        kind: StreamKind = EVENT_STREAM,
     ) -> None:
+        self._kind = kind
         self._scope = scope
         self._send = send
         self._limits = limits
@@ -38,14 +52,19 @@ class StreamWriter:
         self._pulse = asyncio.create_task(self._watch())
 
     async def start(self) -> None:
-        await self._send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+        headers = [
+            (b"content-type", self._kind.content_type),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def write(self, data: bytes) -> None:
         """Send, waiting while the client's buffers are full. Nothing to send and a long silence: a ping."""
         if not data:
             if time.monotonic() - self._last_sent_s < 0.9 * self._limits.ping_interval_s:
                 return
-            data = PING
+            data = self._kind.ping
         self._sending_since_s = time.monotonic()
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._sending_since_s, self._last_sent_s = None, time.monotonic()
