@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from appliance.errors import UnsupportedModel
 from appliance.formats.ggml_types import GGMLType
-from appliance.formats.gguf import GGUFFile
+from appliance.formats.k_quants import read_q2_k, read_q3_k, read_q4_k, read_q5_k, read_q6_k
+from appliance.formats.small_quants import (
+    read_iq4_nl,
+    read_iq4_xs,
+    read_mxfp4,
+    read_q5_0,
+    read_q5_1,
+    unpack_nibbles,
+)
+from appliance.formats.tensor_file import TensorFile
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -24,13 +33,14 @@ _Q4_0 = np.dtype([("d", "<f2"), ("q", "u1", 16)])
 _Q4_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("q", "u1", 16)])
 
 
-def dequantize(file: GGUFFile, name: str) -> Floats:
+def dequantize(file: TensorFile, name: str) -> Floats:
     """Return the tensor as float32 in its shape. Raises UnsupportedModel for a type with no reader yet."""
     tensor = file.tensor(name)
     if tensor.type not in _READERS:
         raise _unsupported(tensor.type, f"tensor '{name}'")
     out = np.empty(tensor.shape, dtype=np.float32)
-    dequantize_rows(file.raw(name), tensor.type, out.reshape(-1, tensor.shape[-1]))
+    raw = file.raw(name)
+    dequantize_rows(raw, tensor.type, out.reshape(len(raw), -1))
     return out
 
 
@@ -50,8 +60,10 @@ def dequantize_rows(raw_rows: Bytes, ggml_type: GGMLType, out: Floats) -> None:
     raw_blocks = raw_rows.reshape(-1, ggml_type.block_bytes)
     out_blocks = out.reshape(-1, ggml_type.block_size)
     step = max(1, CHUNK_ELEMENTS // ggml_type.block_size)
-    for start in range(0, len(out_blocks), step):
-        reader(raw_blocks[start : start + step], out_blocks[start : start + step])
+    # Scales that are no numbers come through as they are, as in the reference.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(out_blocks), step):
+            reader(raw_blocks[start : start + step], out_blocks[start : start + step])
 
 
 def _unsupported(ggml_type: GGMLType, what: str) -> UnsupportedModel:
@@ -84,7 +96,7 @@ def _read_q8_0(raw: Bytes, out: Floats) -> None:
 def _read_q4_0(raw: Bytes, out: Floats) -> None:
     """x = d * (q - 8)."""
     blocks = raw.view(_Q4_0)[:, 0]
-    _unpack_nibbles(blocks["q"], out)
+    unpack_nibbles(blocks["q"], out)
     out -= np.float32(8)
     out *= blocks["d"].astype(np.float32)[:, None]
 
@@ -92,15 +104,9 @@ def _read_q4_0(raw: Bytes, out: Floats) -> None:
 def _read_q4_1(raw: Bytes, out: Floats) -> None:
     """x = d * q + m."""
     blocks = raw.view(_Q4_1)[:, 0]
-    _unpack_nibbles(blocks["q"], out)
+    unpack_nibbles(blocks["q"], out)
     out *= blocks["d"].astype(np.float32)[:, None]
     out += blocks["m"].astype(np.float32)[:, None]
-
-
-def _unpack_nibbles(packed: Bytes, out: Floats) -> None:
-    """Write the low nibbles to the first half of each block and the high ones to the second."""
-    out[:, :16] = packed & np.uint8(15)
-    out[:, 16:] = packed >> np.uint8(4)
 
 
 _READERS: dict[GGMLType, Callable[[Bytes, Floats], None]] = {
@@ -110,4 +116,14 @@ _READERS: dict[GGMLType, Callable[[Bytes, Floats], None]] = {
     GGMLType.Q8_0: _read_q8_0,
     GGMLType.Q4_0: _read_q4_0,
     GGMLType.Q4_1: _read_q4_1,
+    GGMLType.Q5_0: read_q5_0,
+    GGMLType.Q5_1: read_q5_1,
+    GGMLType.Q2_K: read_q2_k,
+    GGMLType.Q3_K: read_q3_k,
+    GGMLType.Q4_K: read_q4_k,
+    GGMLType.Q5_K: read_q5_k,
+    GGMLType.Q6_K: read_q6_k,
+    GGMLType.IQ4_NL: read_iq4_nl,
+    GGMLType.IQ4_XS: read_iq4_xs,
+    GGMLType.MXFP4: read_mxfp4,
 }

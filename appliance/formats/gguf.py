@@ -1,7 +1,9 @@
-"""Opens a GGUF model file: typed metadata and zero-copy tensor bytes. Knows no torch and no architecture."""
+"""Opens a GGUF model file: typed metadata and zero-copy tensor bytes. Knows no torch and no architecture.
 
-import mmap
-import os
+A model in several files (`-00001-of-00003.gguf`) opens as one, by the name of any of them.
+"""
+
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -16,33 +18,52 @@ from appliance.formats.byte_cursor import ByteCursor
 # Re-exported: callers need one import for a file and what it hands out.
 from appliance.formats.ggml_types import GGMLType as GGMLType
 from appliance.formats.gguf_header import GGUFHeader, read_header
-from appliance.formats.gguf_header import GGUFTensor as GGUFTensor
 from appliance.formats.gguf_header import MetaValue as MetaValue
+from appliance.formats.mapped_file import map_file
+from appliance.formats.tensor_file import StoredTensor
 
 # Magic, version and the two counts.
 _SMALLEST_FILE = 4 + 4 + 8 + 8
 
 
-class GGUFFile:
-    """An open model file. Views from `raw` outlive `close`; the mapping goes with the last of them."""
+# `name-00001-of-00003.gguf`, as the format's own tool names parts.
+_PART_NAME = re.compile(r"^(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
-    def __init__(self, path: Path, data: mmap.mmap, header: GGUFHeader) -> None:
+
+class _Part:
+    """One mapped file with its header."""
+
+    def __init__(self, path: Path) -> None:
+        data = map_file(path, smallest=_SMALLEST_FILE, kind="GGUF")
+        cursor = ByteCursor(data, file_name=path.name)
         self.path = path
-        self.size_bytes = len(data)
-        self.version = header.version
-        self.metadata: Mapping[str, MetaValue] = MappingProxyType(dict(header.metadata))
-        self.tensors: Mapping[str, GGUFTensor] = MappingProxyType(dict(header.tensors))
-        self._bytes: NDArray[np.uint8] | None = np.frombuffer(data, dtype=np.uint8)
+        self.header: GGUFHeader = read_header(cursor, data[:4])
+        self.bytes: NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
+
+
+class GGUFFile:
+    """An open model. Views from `raw` outlive `close`; a mapping goes with the last of them."""
+
+    def __init__(self, path: Path, parts: "list[_Part]") -> None:
+        self.path = path
+        self.size_bytes = sum(len(part.bytes) for part in parts)
+        self.version = parts[0].header.version
+        self.metadata: Mapping[str, MetaValue] = MappingProxyType(dict(parts[0].header.metadata))
+        self.tensors: Mapping[str, StoredTensor] = MappingProxyType(
+            {name: tensor for part in parts for name, tensor in part.header.tensors.items()}
+        )
+        self._bytes_of = {name: part.bytes for part in parts for name in part.header.tensors}
+        self._is_closed = False
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         """Return a read-only view (rows, row_bytes) of a tensor's bytes. Raises BadModelFile if absent."""
         tensor = self.tensor(name)
-        if self._bytes is None:
+        if self._is_closed:
             raise ValueError(f"'{self.path.name}' is closed")
-        flat = self._bytes[tensor.offset : tensor.offset + tensor.num_bytes]
+        flat = self._bytes_of[name][tensor.offset : tensor.offset + tensor.num_bytes]
         return flat.reshape(-1, tensor.row_bytes)
 
-    def tensor(self, name: str) -> GGUFTensor:
+    def tensor(self, name: str) -> StoredTensor:
         """Return a directory entry. Raises BadModelFile if it is absent."""
         tensor = self.tensors.get(name)
         if tensor is None:
@@ -102,7 +123,8 @@ class GGUFFile:
 
     def close(self) -> None:
         """Let go of the file. Reading tensors afterwards raises ValueError."""
-        self._bytes = None
+        self._is_closed = True
+        self._bytes_of = {}
 
     def __enter__(self) -> Self:
         return self
@@ -129,25 +151,61 @@ class GGUFFile:
 
 
 def read_gguf(path: Path) -> GGUFFile:
-    """Open, check and map a GGUF file; no tensor is read.
+    """Open, check and map a model; no tensor is read.
 
     Raises BadModelFile naming the field and the bound, or UnsupportedModel for a removed tensor type.
     """
-    data = _map_file(path)
-    cursor = ByteCursor(data, file_name=path.name)
-    return GGUFFile(path, data, read_header(cursor, data[:4]))
+    first = _Part(path)
+    num_parts = _whole(first, "split.count", 1)
+    if num_parts <= 1:
+        return GGUFFile(path, [first])
+    name = _PART_NAME.match(path.name)
+    if name is None or int(name["count"]) != num_parts:
+        raise _bad(
+            first,
+            f"it is part of a model in {num_parts} files and must be named "
+            f"'...-00001-of-{num_parts:05}.gguf'; keep the names the files came with",
+        )
+    return _joined(
+        path, [_sibling(path, name["stem"], number, num_parts) for number in range(1, num_parts + 1)]
+    )
 
 
-def _map_file(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            num_bytes = os.fstat(file.fileno()).st_size
-            if num_bytes < _SMALLEST_FILE:
-                raise BadModelFile(
-                    f"'{path.name}' has {num_bytes} bytes and a GGUF header has at least {_SMALLEST_FILE}; "
-                    "download it again"
-                )
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise BadModelFile(f"the model file '{path}' cannot be opened: {reason}") from error
+def _sibling(path: Path, stem: str, number: int, num_parts: int) -> _Part:
+    part = _Part(path.with_name(f"{stem}-{number:05}-of-{num_parts:05}.gguf"))
+    found, count = _whole(part, "split.no", -1), _whole(part, "split.count", -1)
+    if (found, count) != (number - 1, num_parts):
+        raise _bad(
+            part, f"it says it is part {found + 1} of {count} and is named part {number} of {num_parts}"
+        )
+    return part
+
+
+def _joined(path: Path, parts: list[_Part]) -> GGUFFile:
+    owners: dict[str, _Part] = {}
+    for part in parts:
+        for name in part.header.tensors:
+            first = owners.setdefault(name, part)
+            if first is not part:
+                raise _bad(part, f"the tensor '{name}' is in '{first.path.name}' too")
+    wanted = _whole(parts[0], "split.tensors.count", len(owners))
+    if wanted != len(owners):
+        raise _bad(parts[0], f"the model has {wanted} tensors and its {len(parts)} files hold {len(owners)}")
+    return GGUFFile(path, parts)
+
+
+def _whole(part: _Part, key: str, default: int) -> int:
+    value = part.header.metadata.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _bad(part, f"the metadata key '{key}' is no integer")
+    return value
+
+
+def _bad(part: _Part, message: str) -> BadModelFile:
+    return BadModelFile(f"'{part.path.name}': {message}")
+
+
+def is_later_part(path: Path) -> bool:
+    """Say whether a file's name makes it another than the first part of a model: listings leave it out."""
+    name = _PART_NAME.match(path.name)
+    return name is not None and int(name["part"]) != 1

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from appliance.errors import UnsupportedModel
 from appliance.formats.byte_cursor import ByteCursor
 from appliance.formats.ggml_types import REMOVED_TYPES, GGMLType
+from appliance.formats.tensor_file import StoredTensor
 
 MetaValue = int | float | bool | str | tuple[str, ...] | NDArray[np.generic]
 
@@ -69,32 +70,12 @@ _LAYOUTS: dict[ValueType, struct.Struct] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GGUFTensor:
-    """One entry of the tensor directory. `offset` is absolute, in bytes."""
-
-    name: str
-    type: GGMLType
-    shape: tuple[int, ...]  # outermost first: a linear weight is (out, in)
-    offset: int
-    num_bytes: int
-
-    @property
-    def num_elements(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row, the innermost dimension."""
-        return self.shape[-1] // self.type.block_size * self.type.block_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GGUFHeader:
     """What precedes the tensor data."""
 
     version: int
     metadata: Mapping[str, MetaValue]
-    tensors: Mapping[str, GGUFTensor]
+    tensors: Mapping[str, StoredTensor]
 
 
 def read_header(cursor: ByteCursor, magic: bytes) -> GGUFHeader:
@@ -207,7 +188,7 @@ class _Record:
     offset: int
 
 
-def _read_tensors(cursor: ByteCursor, count: int, alignment: int) -> dict[str, GGUFTensor]:
+def _read_tensors(cursor: ByteCursor, count: int, alignment: int) -> dict[str, StoredTensor]:
     records: dict[str, _Record] = {}
     for index in range(count):
         record = _read_record(cursor, index)
@@ -254,7 +235,7 @@ def _tensor_type(cursor: ByteCursor, name: str, type_id: int) -> GGMLType:
 
 def _place(
     cursor: ByteCursor, record: _Record, data_start: int, alignment: int, file_bytes: int
-) -> GGUFTensor:
+) -> StoredTensor:
     """Return the entry with its size and absolute offset, both checked against the file."""
     block_size, row_length = record.type.block_size, record.shape[-1]
     if row_length % block_size:
@@ -273,13 +254,13 @@ def _place(
             f"tensor '{record.name}' ends at byte {offset + num_bytes} and the file has {file_bytes}: "
             "it is truncated; download it again"
         )
-    return GGUFTensor(
+    return StoredTensor(
         name=record.name, type=record.type, shape=record.shape, offset=offset, num_bytes=num_bytes
     )
 
 
-def _check_no_overlap(cursor: ByteCursor, tensors: Mapping[str, GGUFTensor]) -> None:
-    previous: GGUFTensor | None = None
+def _check_no_overlap(cursor: ByteCursor, tensors: Mapping[str, StoredTensor]) -> None:
+    previous: StoredTensor | None = None
     for tensor in sorted(tensors.values(), key=lambda entry: entry.offset):
         if previous is not None and tensor.offset < previous.offset + previous.num_bytes:
             raise cursor.bad(f"tensors '{previous.name}' and '{tensor.name}' overlap")
