@@ -50,7 +50,7 @@ def load_model(settings: Settings, found: ModelFile, report: Report) -> Resident
     context_length = _context_length(settings.context, loaded)
     plan = _plan_kv(settings, loaded, context_length)
     logger.info(plan.explanation)
-    engine = _start_engine(settings, loaded, plan, context_length, report)
+    engine = _start_engine(settings, found.model_id, loaded, plan, context_length, report)
     facts = ModelFacts(
         architecture=loaded.config.architecture,
         num_parameters=num_parameters,
@@ -124,7 +124,12 @@ def _plan_kv(settings: Settings, loaded: LoadedBackend, context_length: int) -> 
 
 
 def _start_engine(
-    settings: Settings, loaded: LoadedBackend, plan: KVPlan, context_length: int, report: Report
+    settings: Settings,
+    model_id: str,
+    loaded: LoadedBackend,
+    plan: KVPlan,
+    context_length: int,
+    report: Report,
 ) -> Engine:
     backend = loaded.backend
     backend.attach_kv(plan.num_blocks)
@@ -132,7 +137,11 @@ def _start_engine(
     report("warming up", None)
     warm_up(runner)
     scheduler = Scheduler(
-        BlockPool(plan.num_blocks, backend.kv_layout.block_size),
+        BlockPool(
+            plan.num_blocks,
+            backend.kv_layout.block_size,
+            namespace=f"{model_id}/{loaded.precision}/{loaded.kv_dtype}",
+        ),
         max_sequences=settings.max_sequences,
         step_tokens=settings.step_tokens,
         context_length=context_length,

@@ -9,12 +9,20 @@ from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCopy:
+    """Copy one block's content, in every layer."""
+
+    source: BlockId
+    target: BlockId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledSequence:
     """One sequence's share of a step: compute `new_token_ids` at positions from `num_computed_tokens` on.
 
     `block_table` covers every position up to the last new token. `known_token_ids` is the engine's own
     list, prompt then output, to be read during `launch` only. `sampling` is None where the step ends
-    inside the prompt and no token is to be chosen.
+    inside the prompt and no token is to be chosen. `block_copy` is to be done before the step computes.
     """
 
     sequence_id: SequenceId
@@ -24,6 +32,7 @@ class ScheduledSequence:
     known_token_ids: SequenceOf[int]
     num_prompt_tokens: int
     sampling: SamplingParams | None
+    block_copy: BlockCopy | None = None
 
     @property
     def num_new_tokens(self) -> int:
@@ -43,6 +52,11 @@ class Batch:
     @property
     def num_new_tokens(self) -> int:
         return sum(s.num_new_tokens for s in self.sequences)
+
+    @property
+    def block_copies(self) -> tuple[BlockCopy, ...]:
+        """In the order to do them: a target may be the next one's source."""
+        return tuple(s.block_copy for s in self.sequences if s.block_copy is not None)
 
     def __bool__(self) -> bool:
         return bool(self.sequences)

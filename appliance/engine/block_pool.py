@@ -2,7 +2,7 @@
 
 Every block is in exactly one of three states: used (referenced by block tables), cached (unreferenced,
 but its content can be matched) or free. Content is known by a chained hash: a block's key covers every
-token from the start of the sequence to the block's end, and the salt.
+token from the start of the sequence to the block's end, the salt, and the pool's namespace.
 """
 
 from array import array
@@ -26,14 +26,28 @@ class Block:
     key: bytes | None = None
 
 
-class BlockPool:
-    """`num_blocks` pages of `block_size` tokens. Every operation is O(1) amortised per block."""
+@dataclass(slots=True)
+class PoolCounters:
+    """What the pool has done since the start."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    num_allocations: int = 0  # that asked for at least one block
+    num_refused_allocations: int = 0  # of those; the asker preempted somebody, or waited
+    num_evicted_blocks: int = 0  # cached content that made room
+
+
+class BlockPool:
+    """`num_blocks` pages of `block_size` tokens. Every operation is O(1) amortised per block.
+
+    `namespace` says whose content this is (model, precision): keys of two namespaces never meet.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, *, namespace: str = "") -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing")
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.counters = PoolCounters()
+        self._namespace_key = _root_key(namespace)
         self._blocks = [Block() for _ in range(num_blocks)]
         self._free = [BlockId(i) for i in reversed(range(num_blocks))]
         self._cached: OrderedDict[BlockId, None] = OrderedDict()  # least recently used first
@@ -66,9 +80,22 @@ class BlockPool:
 
     def allocate(self, num_blocks: int) -> list[BlockId] | None:
         """Give `num_blocks` blocks with one reference each, or None and nothing changes."""
+        self.counters.num_allocations += num_blocks > 0
         if num_blocks > self.num_available:
+            self.counters.num_refused_allocations += 1
             return None
         return [self._take() for _ in range(num_blocks)]
+
+    def share(self, block_table: SequenceOf[BlockId]) -> None:
+        """Add a reference to each of these referenced blocks."""
+        for block_id in block_table:
+            assert self._blocks[block_id].num_references > 0, f"block {block_id} is nobody's to share"
+            self._reference(block_id)
+
+    def is_writable(self, block_id: BlockId) -> bool:
+        """Whether its only holder may change it: nobody shares it and nobody can match it."""
+        block = self._blocks[block_id]
+        return block.num_references == 1 and block.key is None
 
     def free(self, block_table: SequenceOf[BlockId]) -> None:
         """Drop one reference of each block. The last block goes first, so that tails are evicted first."""
@@ -85,7 +112,7 @@ class BlockPool:
         Never all of it: at least one token is left to compute, since sampling needs its output.
         """
         matched: list[BlockId] = []
-        key = _root_key(salt)
+        key = self._salted_key(salt)
         size = self.block_size
         for start in range(0, (len(token_ids) - 1) // size * size, size):
             key = _chained_key(key, token_ids[start : start + size])
@@ -102,7 +129,7 @@ class BlockPool:
     ) -> None:
         """Make a full, computed block matchable. `parent` is the published block before it, if any."""
         assert len(token_ids) == self.block_size, "only full blocks are published"
-        parent_key = _root_key(salt) if parent is None else self._blocks[parent].key
+        parent_key = self._salted_key(salt) if parent is None else self._blocks[parent].key
         assert parent_key is not None, f"block {parent} must be published before block {block_id}"
         block = self._blocks[block_id]
         assert block.num_references > 0, f"block {block_id} is published but nobody holds it"
@@ -133,6 +160,9 @@ class BlockPool:
             assert self._holders.get(self._blocks[block_id].key or b"") == block_id, "a cached block is lost"
         assert all(self._blocks[b].key == key for key, b in self._holders.items()), "a key is stale"
 
+    def _salted_key(self, salt: str) -> bytes:
+        return _root_key(salt, self._namespace_key)
+
     def _take(self) -> BlockId:
         block_id = self._free.pop() if self._free else self._evict()
         self._blocks[block_id].num_references = 1
@@ -140,6 +170,7 @@ class BlockPool:
 
     def _evict(self) -> BlockId:
         block_id, _ = self._cached.popitem(last=False)
+        self.counters.num_evicted_blocks += 1
         block = self._blocks[block_id]
         assert block.key is not None
         del self._holders[block.key]
@@ -161,9 +192,9 @@ class BlockPool:
         self._free.append(block_id)
 
 
-def _root_key(salt: str) -> bytes:
+def _root_key(salt: str, namespace_key: bytes = b"") -> bytes:
     # `person` keeps the two kinds of key apart: no salt can be made to equal a chain.
-    return blake2b(salt.encode(), digest_size=_KEY_BYTES, person=b"salt").digest()
+    return blake2b(salt.encode(), key=namespace_key, digest_size=_KEY_BYTES, person=b"salt").digest()
 
 
 def _chained_key(parent_key: bytes, token_ids: SequenceOf[int]) -> bytes:

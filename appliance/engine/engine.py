@@ -81,25 +81,40 @@ class Engine:
         Prompts share cached blocks only under the same `cache_salt`. Raises InvalidRequest, PromptTooLong,
         QueueFull, or NotReady while the engine drains or has stopped.
         """
-        max_output_tokens = self._scheduler.max_output_tokens(len(prompt_token_ids), params)
-        now_s = self._clock()
-        sequence = Sequence(
-            sequence_id=SequenceId(next(self._sequence_ids)),
-            token_ids=list(prompt_token_ids),
-            num_prompt_tokens=len(prompt_token_ids),
-            params=params,
-            max_output_tokens=max_output_tokens,
-            arrival_s=now_s,
-            deadline_s=None if deadline_s is None else now_s + deadline_s,
-            cache_salt=cache_salt,
+        (stream,) = self.submit_choices(
+            prompt_token_ids, (params,), deadline_s=deadline_s, cache_salt=cache_salt
         )
-        stream = TokenStream(sequence.sequence_id, self.abort)
-        with self._changed:
-            self._check_admission(now_s)
-            self._live[sequence.sequence_id] = _Live(sequence, stream)
-            self._scheduler.add(sequence)
-            self._changed.notify_all()
         return stream
+
+    def submit_choices(
+        self,
+        prompt_token_ids: SequenceOf[int],
+        choices: SequenceOf[SamplingParams],
+        *,
+        deadline_s: float | None = None,
+        cache_salt: str = "",
+    ) -> tuple[TokenStream, ...]:
+        """Queue several answers to one prompt, which is computed once; all of them or none."""
+        now_s = self._clock()
+        sequences: list[Sequence] = []
+        for params in choices:
+            sequence = Sequence(
+                sequence_id=SequenceId(next(self._sequence_ids)),
+                token_ids=list(prompt_token_ids),
+                num_prompt_tokens=len(prompt_token_ids),
+                params=params,
+                max_output_tokens=self._scheduler.max_output_tokens(len(prompt_token_ids), params),
+                arrival_s=now_s,
+                deadline_s=None if deadline_s is None else now_s + deadline_s,
+                cache_salt=cache_salt,
+                fork_of=sequences[0] if sequences else None,
+            )
+            sequences.append(sequence)
+        with self._changed:
+            self._check_admission(len(sequences), now_s)
+            streams = tuple(self._enter(sequence) for sequence in sequences)
+            self._changed.notify_all()
+        return streams
 
     def abort(self, sequence_id: SequenceId, reason: FinishReason = FinishReason.ABORT) -> None:
         """End a sequence now, or after the step it is in. Unknown and ended ones are left alone."""
@@ -172,12 +187,18 @@ class Engine:
                 sequences=tuple(_sequence_snapshot(s, now_s) for s in scheduler.live_sequences()),
             )
 
-    def _check_admission(self, now_s: float) -> None:
+    def _enter(self, sequence: Sequence) -> TokenStream:
+        stream = TokenStream(sequence.sequence_id, self.abort)
+        self._live[sequence.sequence_id] = _Live(sequence, stream)
+        self._scheduler.add(sequence)
+        return stream
+
+    def _check_admission(self, num_new: int, now_s: float) -> None:
         if self._refusal is not None:
             raise NotReady(self._refusal)
         num_waiting = self._scheduler.num_waiting
-        if num_waiting >= self._queue_limit + self._scheduler.num_open_places:
-            self._counters.num_rejected += 1
+        if num_waiting + num_new > self._queue_limit + self._scheduler.num_open_places:
+            self._counters.num_rejected += num_new
             retry_after_s = self._counters.retry_after_s(now_s)
             raise QueueFull(num_waiting=num_waiting, limit=self._queue_limit, retry_after_s=retry_after_s)
 

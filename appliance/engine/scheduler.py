@@ -19,9 +19,10 @@ from appliance.engine.batch import (
     TokenLogprobs,
 )
 from appliance.engine.block_pool import BlockPool
+from appliance.engine.block_tables import BlockTables, has_computed_prompt, held_blocks
+from appliance.engine.followers import Followers
 from appliance.engine.policy import ArrivalOrder, WaitingOrder
 from appliance.engine.sequence import (
-    BlockId,
     FinishReason,
     SamplingParams,
     Sequence,
@@ -70,9 +71,10 @@ class Scheduler:
         self.num_preemptions = 0
         self.num_prompt_tokens = 0  # of sequences that started, prefix hits included
         self.num_prefix_hit_tokens = 0
-        self._enable_prefix_cache = enable_prefix_cache
+        self._tables = BlockTables(pool, enable_prefix_cache=enable_prefix_cache)
         self._order = order or ArrivalOrder()
         self._waiting: OrderedDict[SequenceId, Sequence] = OrderedDict()
+        self._followers = Followers()
         self._running: dict[SequenceId, Sequence] = {}
         self._in_flight: frozenset[SequenceId] = frozenset()
         self._ends_after_step: dict[SequenceId, FinishReason] = {}
@@ -84,11 +86,11 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._followers)
 
     @property
     def num_live(self) -> int:
-        return len(self._running) + len(self._waiting)
+        return self.num_running + self.num_waiting
 
     @property
     def num_open_places(self) -> int:
@@ -96,9 +98,10 @@ class Scheduler:
         return 0 if self._is_short_of_blocks else self.max_sequences - len(self._running)
 
     def live_sequences(self) -> Iterator[Sequence]:
-        """Running sequences by admission, then waiting ones."""
+        """Running sequences by admission, then waiting ones, then those that wait for another's prompt."""
         yield from self._running.values()
         yield from self._waiting.values()
+        yield from self._followers
 
     def max_output_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """Return `params.max_tokens` cut to what the context and the whole pool leave.
@@ -123,15 +126,23 @@ class Scheduler:
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a new sequence, whose `max_output_tokens` came from this scheduler."""
-        self._waiting[sequence.sequence_id] = sequence
+        """Queue a new sequence, whose `max_output_tokens` came from this scheduler.
+
+        A fork is held back until its leader has computed the prompt, and then takes over its blocks.
+        """
+        leader = sequence.fork_of
+        if leader is None or leader.is_finished or has_computed_prompt(leader):
+            self._waiting[sequence.sequence_id] = sequence
+        else:
+            self._followers.add(sequence)
 
     def abort(self, sequence_id: SequenceId, reason: FinishReason = FinishReason.ABORT) -> Sequence | None:
         """End a sequence in any state and return it, its blocks free.
 
         Returns None for one that is not live, and for one in the step in flight: `update` ends that one.
         """
-        sequence = self._running.get(sequence_id) or self._waiting.get(sequence_id)
+        queued = self._waiting.get(sequence_id) or self._followers.get(sequence_id)
+        sequence = self._running.get(sequence_id) or queued
         if sequence is None:
             return None
         if sequence_id in self._in_flight:
@@ -142,7 +153,7 @@ class Scheduler:
 
     def expire(self, now_s: float) -> list[Sequence]:
         """End, and return, the sequences whose deadline passed before they ever started."""
-        late = [s for s in self._waiting.values() if _is_late(s, now_s)]
+        late = [s for s in chain(self._waiting.values(), self._followers) if _is_late(s, now_s)]
         for sequence in late:
             self._finish(sequence, FinishReason.DEADLINE)
         return late
@@ -169,12 +180,17 @@ class Scheduler:
 
     def check_invariants(self) -> None:
         """Assert that every block is accounted for and every sequence is in one consistent state."""
-        self.pool.check_invariants(s.block_table for s in self.live_sequences())
+        self.pool.check_invariants(map(held_blocks, self.live_sequences()))
         assert len(self._running) <= self.max_sequences
-        for sequence in self._waiting.values():
+        for sequence in chain(self._waiting.values(), self._followers):
             assert sequence.status is SequenceStatus.WAITING
-            assert not sequence.block_table
+            assert not held_blocks(sequence)
             assert sequence.num_computed_tokens == 0
+        for sequence in self._followers:
+            leader = sequence.fork_of
+            assert leader is not None, "a follower without a leader"
+            assert leader.sequence_id in self._running or leader.sequence_id in self._waiting
+            assert not has_computed_prompt(leader), "a follower was forgotten"
         for sequence in self._running.values():
             assert sequence.status is SequenceStatus.RUNNING
             assert sequence.num_computed_tokens < sequence.num_tokens
@@ -183,23 +199,19 @@ class Scheduler:
     def _secure_blocks(self) -> None:
         """Give running sequences blocks for their known tokens, oldest first, preempting the latest."""
         for sequence in list(self._running.values()):
-            while sequence.status is SequenceStatus.RUNNING and not self._grow(sequence):
+            while sequence.status is SequenceStatus.RUNNING and not self._tables.grow(sequence):
                 self._preempt(next(reversed(self._running.values())))
-
-    def _grow(self, sequence: Sequence) -> bool:
-        missing = self.pool.blocks_for(sequence.num_tokens) - len(sequence.block_table)
-        blocks = self.pool.allocate(max(0, missing))
-        sequence.block_table.extend(blocks or ())
-        return blocks is not None
 
     def _preempt(self, sequence: Sequence) -> None:
         """Send a running sequence back to the head of the queue with its tokens; they are computed again."""
         assert len(self._running) > 1, "a lone sequence outgrew the pool"
         self._leave(sequence)
         sequence.status = SequenceStatus.WAITING
-        sequence.num_computed_tokens = 0
         sequence.num_preemptions += 1
         self.num_preemptions += 1
+        self._queue_first(sequence)
+
+    def _queue_first(self, sequence: Sequence) -> None:
         self._waiting[sequence.sequence_id] = sequence
         self._waiting.move_to_end(sequence.sequence_id, last=False)
 
@@ -218,32 +230,12 @@ class Scheduler:
         self._is_short_of_blocks = False
         while self._waiting and len(self._running) < self.max_sequences:
             sequence = self._order.choose(self._waiting.values())
-            self._is_short_of_blocks = not self._claim_blocks(sequence)
+            # One block per running sequence is left over: they will soon need one, and would take it back.
+            self._is_short_of_blocks = not self._tables.claim(sequence, num_left_over=len(self._running))
             if self._is_short_of_blocks:
                 return
             self._start(sequence, now_s)
             yield sequence
-
-    def _claim_blocks(self, sequence: Sequence) -> bool:
-        """Fill an empty block table for all known tokens, from the prefix cache first; or change nothing.
-
-        One block per running sequence is left over: they will soon need one, and would take it back.
-        """
-        hits = self._match(sequence)
-        missing = self.pool.blocks_for(sequence.num_tokens) - len(hits)
-        if missing + len(self._running) > self.pool.num_available:
-            self.pool.free(hits)
-            return False
-        fresh = self.pool.allocate(missing)
-        assert fresh is not None
-        sequence.block_table = hits + fresh
-        sequence.num_computed_tokens = len(hits) * self.pool.block_size
-        return True
-
-    def _match(self, sequence: Sequence) -> list[BlockId]:
-        if not self._enable_prefix_cache:
-            return []
-        return self.pool.match_prefix(sequence.token_ids, sequence.cache_salt)
 
     def _start(self, sequence: Sequence, now_s: float) -> None:
         del self._waiting[sequence.sequence_id]
@@ -258,6 +250,7 @@ class Scheduler:
     def _scheduled(self, sequence: Sequence, num_new: int) -> ScheduledSequence:
         first = sequence.num_computed_tokens
         end = first + num_new
+        block_copy = self._tables.own_next_block(sequence)
         return ScheduledSequence(
             sequence_id=sequence.sequence_id,
             new_token_ids=tuple(sequence.token_ids[first:end]),
@@ -266,6 +259,7 @@ class Scheduler:
             known_token_ids=sequence.token_ids,
             num_prompt_tokens=sequence.num_prompt_tokens,
             sampling=sequence.params if end == sequence.num_tokens else None,
+            block_copy=block_copy,
         )
 
     def _apply(self, scheduled: ScheduledSequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
@@ -273,26 +267,17 @@ class Scheduler:
         reason = self._ends_after_step.pop(scheduled.sequence_id, None)
         if output.failure is not None:
             sequence.failure = output.failure.message
-            self.pool.forget(sequence.block_table)  # what broke this one may lie in its blocks
+            self._tables.forget(sequence)  # what broke this one may lie in its blocks
             self._finish(sequence, FinishReason.ERROR)
             return SequenceUpdate(sequence=sequence, failure=output.failure)
-        self._advance(sequence, scheduled.num_new_tokens)
+        self._tables.advance(sequence, scheduled.num_new_tokens)
+        if has_computed_prompt(sequence):
+            for follower in reversed(self._followers.release(sequence)):
+                self._queue_first(follower)
         if reason is not None:
             self._finish(sequence, reason)
             return SequenceUpdate(sequence=sequence)
         return self._append(sequence, output, now_s)
-
-    def _advance(self, sequence: Sequence, num_new: int) -> None:
-        """Count tokens as computed and publish the blocks that they filled."""
-        size = self.pool.block_size
-        first = sequence.num_computed_tokens // size
-        sequence.num_computed_tokens += num_new
-        if not self._enable_prefix_cache:
-            return
-        for index in range(first, sequence.num_computed_tokens // size):
-            parent = sequence.block_table[index - 1] if index else None
-            tokens = sequence.token_ids[index * size : (index + 1) * size]
-            self.pool.publish(sequence.block_table[index], tokens, parent=parent, salt=sequence.cache_salt)
 
     def _append(self, sequence: Sequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
         """Append the sampled tokens up to the one that ends the sequence."""
@@ -319,16 +304,22 @@ class Scheduler:
         self._leave(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
+        heir = self._followers.succeed(sequence)
+        if heir is not None:
+            self._queue_first(heir)
 
     def _leave(self, sequence: Sequence) -> None:
         self._running.pop(sequence.sequence_id, None)
         self._waiting.pop(sequence.sequence_id, None)
-        self.pool.free(sequence.block_table)
-        sequence.block_table = []
+        self._followers.discard(sequence.sequence_id)
+        self._tables.release(sequence)
 
 
 def _is_late(sequence: Sequence, now_s: float) -> bool:
-    return sequence.started_s is None and sequence.deadline_s is not None and now_s >= sequence.deadline_s
+    """A fork's wait is over when its request's prompt is begun."""
+    first = sequence.fork_of or sequence
+    has_started = first.started_s is not None or sequence.started_s is not None
+    return not has_started and sequence.deadline_s is not None and now_s >= sequence.deadline_s
 
 
 def _reason_to_finish(sequence: Sequence) -> FinishReason | None:

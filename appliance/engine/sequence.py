@@ -79,6 +79,8 @@ class Sequence:
     num_prefix_hit_tokens: int = 0
     num_preemptions: int = 0
     block_table: list[BlockId] = field(default_factory=list)
+    spare_block: BlockId | None = None  # for a copy of a shared block, made in the step that writes to it
+    fork_of: "Sequence | None" = None  # the same prompt under way: this one takes over its blocks
     status: SequenceStatus = SequenceStatus.WAITING
     finish_reason: FinishReason | None = None
     failure: str | None = None

@@ -1,12 +1,14 @@
 """How forward passes run on a device: the protocol, and the plain torch backend."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
+from appliance.engine.batch import BlockCopy
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import Decoder, DecoderWeights, ForwardInputs, ForwardOutputs
-from appliance.runtime.kv_cache import allocate_kv
+from appliance.runtime.kv_cache import allocate_kv, copy_blocks
 from kernels.kv_layout import KVLayout, LayerKV
 from kernels.ops import Ops
 
@@ -21,6 +23,9 @@ class Backend(Protocol):
     def device(self) -> torch.device: ...
 
     def attach_kv(self, num_blocks: int) -> None: ...
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        """Copy blocks in every layer, one after the other, before the forward pass that follows."""
 
     def forward(self, inputs: ForwardInputs) -> ForwardOutputs: ...
 
@@ -47,6 +52,9 @@ class EagerBackend:
         self._pages = allocate_kv(
             self._layout, num_layers=self._config.num_layers, num_blocks=num_blocks, device=self._device
         )
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        copy_blocks(self._pages, copies)
 
     @torch.inference_mode()
     def forward(self, inputs: ForwardInputs) -> ForwardOutputs:

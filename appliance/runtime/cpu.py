@@ -1,17 +1,20 @@
 """The native CPU backend: packed integer weights, one native call per step. Knows no queue."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from appliance.engine.batch import BlockCopy
 from appliance.model.config import Activation, ModelConfig, NormPlacement
 from appliance.model.decoder import Candidates, ForwardInputs, ForwardOutputs
 from appliance.model.rope_tables import inverse_frequencies
-from appliance.runtime.kv_cache import allocate_kv
+from appliance.runtime.kv_cache import allocate_kv, copy_blocks
 from kernels.cpu.abi import GateActivation, Placement
 from kernels.cpu.native import NativeConfig, NativeModel, NativeRope
 from kernels.cpu.structs import NativeBatch
-from kernels.kv_layout import KVLayout, KVOrder
+from kernels.kv_layout import KVLayout, KVOrder, LayerKV
 
 # A CPU reads best with many tokens of one head in a row.
 _BLOCK_SIZE = 64
@@ -24,6 +27,7 @@ class CpuBackend:
         self._config = config
         self._model = model
         self._layout = layout
+        self._pages: tuple[LayerKV, ...] = ()
 
     @property
     def kv_layout(self) -> KVLayout:
@@ -44,9 +48,11 @@ class CpuBackend:
 
     def attach_kv(self, num_blocks: int) -> None:
         layers = self._config.num_layers
-        self._model.bind_kv(
-            allocate_kv(self._layout, num_layers=layers, num_blocks=num_blocks, device=self.device)
-        )
+        self._pages = allocate_kv(self._layout, num_layers=layers, num_blocks=num_blocks, device=self.device)
+        self._model.bind_kv(self._pages)
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        copy_blocks(self._pages, copies)
 
     def forward(self, inputs: ForwardInputs) -> ForwardOutputs:
         config, num_rows = self._config, len(inputs.output_rows)

@@ -1,11 +1,13 @@
 """The KV pages of all layers, allocated at once, and how many of them fit. Knows no queue."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from appliance.engine.batch import BlockCopy
 from appliance.errors import NotEnoughMemory
 from kernels.kv_layout import KVLayout, LayerKV
 
@@ -98,6 +100,16 @@ def allocate_kv(
         )
         for index in range(num_layers)
     )
+
+
+@torch.inference_mode()
+def copy_blocks(layers: Sequence[LayerKV], copies: Sequence[BlockCopy]) -> None:
+    """Copy blocks in every layer, one after the other, since a target may be the next one's source."""
+    for layer in layers:
+        for pages in (layer.keys, layer.values, layer.key_scales, layer.value_scales):
+            if pages is not None:
+                for copy in copies:
+                    pages[copy.target] = pages[copy.source]
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -31,6 +31,7 @@ class ModelRunner:
             batch, block_size=self._backend.kv_layout.block_size, device=self._backend.device
         )
         sampled = tuple(s for s in batch.sequences if s.sampling is not None)
+        self._backend.copy_blocks(batch.block_copies)
         return PendingStep(batch=batch, sampled=sampled, outputs=self._backend.forward(inputs))
 
     @torch.inference_mode()

@@ -249,17 +249,26 @@ def start_generations(
     received_s: float,
     deadline_s: float | None,
     prompt_field: str,
+    cache_salt: str = "",
 ) -> GenerationGroup:
     """Submit every request to the model's engine, or none of them.
+
+    Each `num_per_prompt` of them in a row have one prompt, which is computed once. Prompts share what was
+    computed before only under the same `cache_salt`.
 
     `received_s` is when the request's last byte came in, on the recorder's clock. `prompt_field` is what
     the protocol calls the prompt. Raises what `Engine.submit` raises: InvalidRequest, QueueFull, NotReady.
     """
     streams: list[TokenStream] = []
     try:
-        for request in requests:
-            stream = model.engine.submit(request.prompt_token_ids, request.params, deadline_s=deadline_s)
-            streams.append(stream)
+        for first in range(0, len(requests), num_per_prompt):
+            choices = requests[first : first + num_per_prompt]
+            streams += model.engine.submit_choices(
+                choices[0].prompt_token_ids,
+                [choice.params for choice in choices],
+                deadline_s=deadline_s,
+                cache_salt=cache_salt,
+            )
     except ApplianceError as error:
         for stream in streams:
             stream.cancel()

@@ -14,6 +14,7 @@ from appliance.engine.sequence import SamplingParams
 from appliance.model_pool import ResidentModel
 from appliance.server.answers import Answer, AnswerFormat
 from appliance.server.appliance_state import ApplianceState
+from appliance.server.cache_salt import cache_salt
 from appliance.server.error_responses import json_response
 from appliance.server.generation import GenerationGroup, GenerationRequest, start_generations
 from appliance.server.openai_formats import AnswerIdentity, ChatFormat, CompletionFormat, new_identity
@@ -44,6 +45,7 @@ class Arrival:
     model: ResidentModel
     received_s: float
     prompt_field: str
+    cache_salt: str  # prompts share computed blocks only under the same one
 
 
 class OpenAI:
@@ -66,7 +68,12 @@ class OpenAI:
         prompt = await encode_chat(model, wanted)
         identity = _identity("chatcmpl", model, wanted)
         answer_format = ChatFormat(identity, _logprob_writer(model, params))
-        arrival = Arrival(model=model, received_s=received_s, prompt_field="messages")
+        arrival = Arrival(
+            model=model,
+            received_s=received_s,
+            prompt_field="messages",
+            cache_salt=cache_salt(request.scope, wanted),
+        )
         group = self._start(arrival, _requests([prompt], num_per_prompt, params, stop), num_per_prompt)
         return self._answer(group, answer_format, identity, is_streamed=bool(wanted.stream))
 
@@ -84,7 +91,12 @@ class OpenAI:
         identity = _identity("cmpl", model, wanted)
         prompt_chars = tuple(_num_chars(model, prompt) for prompt in given for _ in range(num_per_prompt))
         answer_format = CompletionFormat(identity, _logprob_writer(model, params), prompt_chars)
-        arrival = Arrival(model=model, received_s=received_s, prompt_field="prompt")
+        arrival = Arrival(
+            model=model,
+            received_s=received_s,
+            prompt_field="prompt",
+            cache_salt=cache_salt(request.scope, wanted),
+        )
         group = self._start(arrival, _requests(prompts, num_per_prompt, params, stop), num_per_prompt)
         return self._answer(group, answer_format, identity, is_streamed=bool(wanted.stream))
 
@@ -99,6 +111,7 @@ class OpenAI:
             received_s=arrival.received_s,
             deadline_s=self._state.limits.deadline_s,
             prompt_field=arrival.prompt_field,
+            cache_salt=arrival.cache_salt,
         )
 
     def _answer(

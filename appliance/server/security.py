@@ -5,6 +5,7 @@ Stands before the framework, so that unknown paths and every method are covered 
 
 import hmac
 import ipaddress
+from hashlib import blake2b
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
@@ -12,6 +13,8 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 from appliance.errors import ApplianceError, BadSetting
 from appliance.server.error_responses import ForeignHost, Unauthorized, error_headers, error_json, status_of
 
+# Set in a scope's state: whose request this is. Without keys all belong to one local tenant.
+TENANT_KEY = "appliance_tenant"
 OPEN_PATHS = frozenset({"/health", "/health/live"})
 
 
@@ -63,8 +66,10 @@ class Gate:
     def _check(self, scope: HTTPScope) -> None:
         if self._api_key is None:
             _check_host(scope)
+            scope["state"][TENANT_KEY] = ""
         elif scope["method"] != "OPTIONS" and (scope["path"].rstrip("/") or "/") not in OPEN_PATHS:
             _check_key(scope, self._api_key)
+            scope["state"][TENANT_KEY] = blake2b(self._api_key, digest_size=16).hexdigest()
 
 
 def _check_host(scope: HTTPScope) -> None:

@@ -42,6 +42,7 @@ class Bench:
         *,
         salt: str = "",
         deadline_s: float | None = None,
+        fork_of: Sequence | None = None,
     ) -> Sequence:
         params = params or SamplingParams()
         sequence = Sequence(
@@ -53,6 +54,7 @@ class Bench:
             arrival_s=self.clock(),
             deadline_s=deadline_s,
             cache_salt=salt,
+            fork_of=fork_of,
         )
         self.scheduler.add(sequence)
         return sequence

@@ -67,6 +67,7 @@ class ScriptedRunner:
         self.batches.append(batch)
         if self.error is not None:
             raise self.error
+        self._copy_blocks(batch)
         digests = [_digests(s.known_token_ids) for s in batch.sequences]
         self._write(batch, digests)
         outputs = tuple(self._output(s, d) for s, d in zip(batch.sequences, digests, strict=True))
@@ -87,6 +88,12 @@ class ScriptedRunner:
             if known[-1] in params.stop_token_ids:
                 break
         return tuple(known[len(prompt) :])
+
+    def _copy_blocks(self, batch: Batch) -> None:
+        size = self.block_size
+        for copy in batch.block_copies:
+            source, target = copy.source * size, copy.target * size
+            self._kv[target : target + size] = self._kv[source : source + size]
 
     def _write(self, batch: Batch, digests: list[list[int]]) -> None:
         written: set[int] = set()

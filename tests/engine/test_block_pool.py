@@ -186,3 +186,43 @@ def test_random_traffic_matches_only_what_a_plain_dictionary_knows() -> None:
         pool.free(table)
     pool.check_invariants([])
     assert pool.num_used == 0
+
+
+def test_another_namespace_is_another_key() -> None:
+    """Blocks of another model or precision are not found, wherever their content may travel."""
+    keys = set()
+    for namespace in ("", "model a/int8", "model a/bf16"):
+        pool = BlockPool(num_blocks=2, block_size=2, namespace=namespace)
+        (block_id,) = compute(pool, [1, 2])
+        keys.add(pool._blocks[block_id].key)
+    assert len(keys) == 3
+
+
+def test_a_block_is_writable_for_its_only_holder_until_it_is_published() -> None:
+    pool = BlockPool(num_blocks=4, block_size=2)
+    (shared,) = table = pool.allocate(1) or []
+    assert pool.is_writable(shared)
+    pool.share(table)
+    assert not pool.is_writable(shared)
+    pool.check_invariants([table, table])
+    pool.free(table)
+    assert pool.is_writable(shared)
+    pool.publish(shared, [1, 2], parent=None)
+    assert not pool.is_writable(shared)
+    pool.free(table)
+    with pytest.raises(AssertionError, match="nobody's to share"):
+        pool.share(table)
+
+
+def test_refusals_and_evictions_are_counted() -> None:
+    pool = BlockPool(num_blocks=4, block_size=2)
+    pool.free(compute(pool, [1, 2, 3, 4]))
+    assert pool.allocate(0) == []
+    assert pool.allocate(5) is None
+    assert pool.allocate(3) is not None
+    counters = pool.counters
+    assert (counters.num_allocations, counters.num_refused_allocations, counters.num_evicted_blocks) == (
+        3,
+        1,
+        1,
+    )

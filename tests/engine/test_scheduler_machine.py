@@ -38,13 +38,29 @@ class Traffic(RuleBasedStateMachine):
         min_tokens=st.integers(0, 3),
         stop=st.sets(st.integers(0, 4), max_size=2),
         salt=st.sampled_from(["", "", "b"]),
+        num_choices=st.sampled_from([1, 1, 2, 4]),
     )
     def submit(
-        self, prompt: list[int], max_tokens: int | None, min_tokens: int, stop: set[int], salt: str
+        self,
+        prompt: list[int],
+        max_tokens: int | None,
+        min_tokens: int,
+        stop: set[int],
+        salt: str,
+        num_choices: int,
     ) -> None:
-        params = SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens, stop_token_ids=frozenset(stop))
+        leader: Sequence | None = None
         try:
-            self.sequences.append(self.bench.submit(prompt, params, salt=salt))
+            for choice in range(num_choices):
+                params = SamplingParams(
+                    # Every choice of another length, so that they leave the shared blocks at different times.
+                    max_tokens=None if max_tokens is None else max_tokens + choice,
+                    min_tokens=min_tokens,
+                    stop_token_ids=frozenset(stop),
+                )
+                fork = self.bench.submit(prompt, params, salt=salt, fork_of=leader)
+                leader = leader or fork
+                self.sequences.append(fork)
         except InvalidRequest:
             capacity = self.bench.scheduler.pool.capacity_tokens
             assert len(prompt) >= min(capacity, self.bench.scheduler.context_length)
@@ -54,6 +70,33 @@ class Traffic(RuleBasedStateMachine):
     def abort(self, choice: int) -> None:
         live = list(self.bench.scheduler.live_sequences())
         self.bench.scheduler.abort(live[choice % len(live)].sequence_id)
+
+    @rule(choice=st.integers(0, 99))
+    def fork_one_under_way(self, choice: int) -> None:
+        """A choice that joins late: its leader waits, runs, or is gone."""
+        if not self.sequences:
+            return
+        leader = self.sequences[choice % len(self.sequences)]
+        if leader.fork_of is None:
+            prompt = leader.token_ids[: leader.num_prompt_tokens]
+            fork = self.bench.submit(prompt, leader.params, salt=leader.cache_salt, fork_of=leader)
+            self.sequences.append(fork)
+
+    @precondition(lambda self: self.sequences)
+    @rule()
+    def evict(self) -> None:
+        """Somebody else takes every block that is left, and gives it back."""
+        pool = self.bench.scheduler.pool
+        blocks = pool.allocate(pool.num_available)
+        assert blocks is not None
+        assert pool.num_cached == 0
+        pool.free(blocks)
+
+    @precondition(lambda self: self.bench.scheduler.num_running > 1)
+    @rule(choice=st.integers(0, 99))
+    def preempt(self, choice: int) -> None:
+        running = list(self.bench.scheduler.live_sequences())[: self.bench.scheduler.num_running]
+        self.bench.scheduler._preempt(running[choice % len(running)])
 
     @precondition(lambda self: self.bench.scheduler.num_live)
     @rule(num_steps=st.integers(1, 6))

@@ -145,3 +145,48 @@ def test_a_damaged_weight_fails_its_sequence_and_not_the_others(tmp_path: Path, 
     assert broken.reason == "error"
     assert sound.reason == "length"
     assert len(token_ids(tokens)) == 3
+
+
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+@pytest.mark.parametrize("num_prompt", [63, 64, 65, 100])
+def test_choices_of_one_prompt_get_exactly_what_each_gets_alone(
+    tmp_path: Path, library_folder: Path, kv_dtype: str, num_prompt: int
+) -> None:
+    path = CASES["untied head"].write(tmp_path / "tiny.gguf", "Q8_0")
+    prompt = np.random.default_rng(1).integers(0, 273, num_prompt).tolist()
+    choices = [SamplingParams(temperature=0.9 * (i > 0), seed=i, max_tokens=4 + 3 * i) for i in range(4)]
+    loaded = load(path, library_folder, kv_dtype=kv_dtype)
+    loaded.backend.attach_kv(20)
+    scheduler = Scheduler(BlockPool(20, 64), max_sequences=8, step_tokens=64, context_length=512)
+    engine = Engine(ModelRunner(loaded.backend), scheduler)
+    streams = engine.submit_choices(prompt, choices)
+    while engine.step():
+        scheduler.check_invariants()
+    together = [token_ids(read_all(stream)[0]) for stream in streams]
+    assert engine.snapshot().num_prefix_hit_tokens == 3 * (num_prompt - 1)
+    alone = load(path, library_folder, kv_dtype=kv_dtype)
+    assert together == [generate(alone, [prompt], [each])[0] for each in choices]
+
+
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+def test_preempted_sequences_get_exactly_what_each_gets_alone(
+    tmp_path: Path, library_folder: Path, kv_dtype: str
+) -> None:
+    """Room for about one and a half of four; then with seeds and penalties."""
+    path = CASES["untied head"].write(tmp_path / "tiny.gguf", "Q8_0")
+    rng = np.random.default_rng(2)
+    prompts = [rng.integers(0, 273, length).tolist() for length in (70, 20, 64, 5)]
+    loaded, alone = (load(path, library_folder, kv_dtype=kv_dtype) for _ in range(2))
+    for extra in ({"temperature": 0.0}, {"seed": 3, "presence_penalty": 0.4, "repetition_penalty": 1.2}):
+        params = [SamplingParams(max_tokens=100, **extra) for _ in prompts]
+        loaded.backend.attach_kv(4)
+        scheduler = Scheduler(BlockPool(4, 64), max_sequences=8, step_tokens=64, context_length=512)
+        engine = Engine(ModelRunner(loaded.backend), scheduler)
+        streams = [engine.submit(prompt, each) for prompt, each in zip(prompts, params, strict=True)]
+        while engine.step():
+            scheduler.check_invariants()
+        assert scheduler.num_preemptions > 0
+        ended = [read_all(stream) for stream in streams]
+        assert [finish.num_output_tokens for _, finish in ended] == [100] * 4
+        for prompt, each, (events, _) in zip(prompts, params, ended, strict=True):
+            assert [token_ids(events)] == generate(alone, [prompt], [each])

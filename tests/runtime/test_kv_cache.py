@@ -5,8 +5,10 @@ import re
 import pytest
 import torch
 
+from appliance.engine.batch import BlockCopy
+from appliance.engine.sequence import BlockId
 from appliance.errors import NotEnoughMemory
-from appliance.runtime.kv_cache import KVPlan, allocate_kv, human_size, plan_kv
+from appliance.runtime.kv_cache import KVPlan, allocate_kv, copy_blocks, human_size, plan_kv
 from kernels.kv_layout import KVLayout, KVOrder
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
@@ -155,3 +157,23 @@ def test_a_pool_on_the_cpu_takes_memory_only_where_it_is_written() -> None:
 def test_sizes_are_binary() -> None:
     sizes = [human_size(n) for n in (0, 1023, 1024, 3 * MIB // 2, 98 * GIB)]
     assert sizes == ["0 B", "1023 B", "1.0 KiB", "1.5 MiB", "98.0 GiB"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize("order", KVOrder)
+def test_a_block_is_copied_in_every_layer_with_its_scales_one_copy_after_the_other(
+    dtype: torch.dtype, order: KVOrder
+) -> None:
+    layout = KVLayout(block_size=7, num_kv_heads=3, head_size=6, dtype=dtype, order=order)
+    layers = allocate_kv(layout, num_layers=2, num_blocks=4, device=CPU)
+    for number, layer in enumerate(layers):
+        for pages in (layer.keys, layer.values, layer.key_scales, layer.value_scales):
+            for block in range(4 if pages is not None else 0):
+                pages[block] = 10 * number + block
+    pairs = [(1, 3), (3, 0), (2, 1)]  # a target that is the next source, and a source that becomes a target
+    copy_blocks(layers, [BlockCopy(source=BlockId(s), target=BlockId(t)) for s, t in pairs])
+    for number, layer in enumerate(layers):
+        for pages in (layer.keys, layer.values, layer.key_scales, layer.value_scales):
+            if pages is not None:
+                found = [pages[block].unique().tolist() for block in range(4)]
+                assert found == [[10 * number + block] for block in (1, 2, 2, 1)]

@@ -1,0 +1,22 @@
+"""Whose computed prompts a request may reuse, as one text. Knows no blocks."""
+
+from litestar.types import HTTPScope
+
+from appliance.server.openai_schemas import SamplingFields
+from appliance.server.security import TENANT_KEY
+
+
+def cache_salt(scope: HTTPScope, wanted: SamplingFields) -> str:
+    """Return the tenant and, where the client names one, its `prompt_cache_key`, else its `user`.
+
+    How fast an answer begins tells whether somebody asked the same before: named users do not learn that of
+    each other. A client that wants them to share names one `prompt_cache_key` for all.
+    """
+    partition = _text(wanted.prompt_cache_key) or _text(wanted.user)
+    return f"{scope['state'].get(TENANT_KEY, '')}/{partition}"
+
+
+def _text(raw: bytes) -> str:
+    """JSON as it came, of any kind; null is nothing."""
+    text = bytes(raw).decode()
+    return "" if text == "null" else text
