@@ -1,40 +1,54 @@
-"""Architectures as data: how a file's metadata fills a ModelConfig. Knows GGUF's key names; opens no file."""
+"""What an architecture is: data that fills a ModelConfig and names its tensors. Opens no file."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from appliance.model.config import ModelConfig
+from appliance.model.hf_config import HFConfig
+from appliance.model.tensor_names import GGUF_NAMES, HF_NAMES, TensorNames
 
 
 class Metadata(Protocol):
-    """Typed reads of a model file's metadata; each raises an error naming the key."""
+    """Typed reads of a GGUF file's metadata; each raises an error naming the key."""
 
     def metadata_int(self, key: str, default: int | None = None) -> int: ...
 
     def metadata_float(self, key: str, default: float | None = None) -> float: ...
+
+    def metadata_bool(self, key: str, default: bool | None = None) -> bool: ...
 
     def metadata_str(self, key: str, default: str | None = None) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFacts:
-    """What the tensors say about the shape where metadata is silent or often missing."""
+    """What the tensors say about the shape where metadata is silent or often missing.
+
+    `vectors` are those that hold RoPE factors, by name. `served_context` is the longest context that will be
+    asked for, None for all that the model allows: LongRoPE has other factors for long ones.
+    """
 
     vocab_size: int
-    ties_embeddings: bool
-    has_qkv_bias: bool
-    frequency_factors: tuple[float, ...] | None
+    names: Collection[str]
+    vectors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    served_context: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """One family of networks.
 
-    `permutes_qk`: the file's query and key rows are ordered for pairwise RoPE and must be put back
-    into halves.
+    `name` is GGUF's, `model_types` are those of config.json. `gguf_permutes_qk`: query and key rows of a GGUF
+    file are ordered for pairwise RoPE and must be put back into halves. `hf_norms_add_one`: safetensors hold
+    norm weights less one.
     """
 
     name: str
-    configure: Callable[[Metadata, TensorFacts], ModelConfig]
-    permutes_qk: bool = False
+    model_types: tuple[str, ...]
+    from_gguf: Callable[[Metadata, TensorFacts], ModelConfig]
+    from_hf: Callable[[HFConfig, TensorFacts], ModelConfig]
+    gguf_names: TensorNames = GGUF_NAMES
+    hf_names: TensorNames = HF_NAMES
+    gguf_permutes_qk: bool = False
+    hf_norms_add_one: bool = False

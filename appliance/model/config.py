@@ -21,9 +21,21 @@ class NormPlacement(StrEnum):
     BOTH = "both"
 
 
+class QKNorm(StrEnum):
+    """What of queries and keys is normed before they turn: each head, or all heads of a token at once."""
+
+    NONE = "none"
+    HEAD = "head"
+    FULL = "full"
+
+
 class RopeScaling(StrEnum):
+    """How frequencies change for long contexts. DYNAMIC changes none up to the context the model was made
+    for, which is where a context ends here; LONG_ROPE's factors are in `frequency_factors` already."""
+
     NONE = "none"
     LINEAR = "linear"
+    DYNAMIC = "dynamic"
     LLAMA3 = "llama3"
     YARN = "yarn"
     LONG_ROPE = "longrope"
@@ -33,7 +45,9 @@ class RopeScaling(StrEnum):
 class RopeConfig:
     """Rotary embedding of a layer. `rotary_size` leading elements of a head turn, first half with second.
 
-    `frequency_factors` divide each of the rotary_size / 2 frequencies (Llama 3, LongRoPE).
+    `frequency_factors` divide each of the rotary_size / 2 frequencies (LongRoPE, and Llama 3 in GGUF).
+    `low_frequency` and `high_frequency` bound what LLAMA3 blends, in turns per original context; `beta_slow`
+    and `beta_fast` do so for YARN. `attention_factor` multiplies cosines and sines.
     """
 
     theta: float
@@ -43,11 +57,19 @@ class RopeConfig:
     original_context_length: int | None = None
     frequency_factors: tuple[float, ...] | None = None
     attention_factor: float = 1.0
+    low_frequency: float = 1.0
+    high_frequency: float = 4.0
+    beta_slow: float = 1.0
+    beta_fast: float = 32.0
+    truncates_range: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertConfig:
-    """A mixture of experts in place of each feed-forward block."""
+    """A mixture of experts in place of each feed-forward block: the `num_active` most probable of a softmax.
+
+    `normalizes_weights`: the probabilities of the chosen ones are divided by their sum.
+    """
 
     num_experts: int
     num_active: int
@@ -81,8 +103,10 @@ class ModelConfig:
     logit_scale: float = 1.0
     residual_scale: float = 1.0
     embedding_scale: float = 1.0
-    has_qk_norm: bool = False
+    qk_norm: QKNorm = QKNorm.NONE
     has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    has_feed_forward_bias: bool = False
     norm_placement: NormPlacement = NormPlacement.PRE
     activation: Activation = Activation.SILU
     ties_embeddings: bool = False
@@ -96,6 +120,16 @@ class ModelConfig:
         for rope in self.ropes:
             if rope is not None:
                 self._check_rope(rope)
+        for window in self.windows:
+            self._require(window is None or window > 0, f"a window of {window} tokens sees nothing")
+        if self.experts is not None:
+            self._check_experts(self.experts)
+
+    def _check_experts(self, experts: ExpertConfig) -> None:
+        fits = 0 < experts.num_active <= experts.num_experts
+        self._require(fits, f"{experts.num_active} of {experts.num_experts} experts cannot be active")
+        self._require(experts.intermediate_size > 0, "the experts' intermediate_size must be above 0")
+        self._require(not self.has_feed_forward_bias, "experts have no biases")
 
     def _check_rope(self, rope: RopeConfig) -> None:
         fits = 0 < rope.rotary_size <= self.head_size and rope.rotary_size % 2 == 0
@@ -104,6 +138,11 @@ class ModelConfig:
         self._require(
             rope.scaling_factor > 0, f"the RoPE scaling factor is {rope.scaling_factor}; it must be above 0"
         )
+        if rope.scaling in (RopeScaling.LLAMA3, RopeScaling.YARN):
+            original = rope.original_context_length or 0
+            self._require(original > 0, f"RoPE scaling '{rope.scaling}' needs an original context above 0")
+            blends = rope.low_frequency < rope.high_frequency or rope.scaling is RopeScaling.YARN
+            self._require(blends, "RoPE's low_freq_factor is not below its high_freq_factor")
         factors = rope.frequency_factors
         if factors is not None:
             self._require(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from appliance.model.config import Activation, ModelConfig, RopeConfig
+from appliance.model.experts import ExpertWeights, mix_experts
 from appliance.model.rope_tables import inverse_frequencies, rope_tables
 from kernels.kv_layout import LayerKV
 from kernels.ops import AttentionParams, LinearWeight, Ops, RaggedQueries
@@ -15,14 +16,23 @@ RopeTables = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """One layer. `qkv` stacks query, key and value rows; `gate_up` stacks gate and up rows."""
+    """One layer. `qkv` stacks query, key and value rows; `gate_up` stacks gate and up rows.
 
-    attention_norm: torch.Tensor  # (H)
+    Norms before and after a block are there as the config places them; so are `experts`, in place of
+    `gate_up` and `down`. Query and key norms have the size of a head, or of all heads together.
+    """
+
     qkv: LinearWeight  # ((N + 2 K) D, H)
     output: LinearWeight  # (H, N D)
-    feed_forward_norm: torch.Tensor  # (H)
-    gate_up: LinearWeight  # (2 I, H)
-    down: LinearWeight  # (H, I)
+    attention_norm: torch.Tensor | None = None  # (H)
+    feed_forward_norm: torch.Tensor | None = None  # (H)
+    attention_post_norm: torch.Tensor | None = None  # (H)
+    feed_forward_post_norm: torch.Tensor | None = None  # (H)
+    query_norm: torch.Tensor | None = None  # (D) or (N D)
+    key_norm: torch.Tensor | None = None  # (D) or (K D)
+    gate_up: LinearWeight | None = None  # (2 I, H)
+    down: LinearWeight | None = None  # (H, I)
+    experts: ExpertWeights | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,20 +101,40 @@ class Decoder:
             for rope, frequencies in self._frequencies.items()
         }
         residual_TH = ops.embed(inputs.token_ids, weights.embedding).float() * config.embedding_scale
-        normed_TH = ops.rms_norm(residual_TH, weights.layers[0].attention_norm, config.norm_eps)
+        normed_TH = residual_TH
+        if (first_norm := weights.layers[0].attention_norm) is not None:
+            normed_TH = ops.rms_norm(residual_TH, first_norm, config.norm_eps)
         for index, layer in enumerate(weights.layers):
             rope = config.ropes[index]
             table = None if rope is None else ropes[rope]
-            mixed_TH = self._attend(normed_TH, index, table, inputs, pages[index]) * config.residual_scale
-            normed_TH, residual_TH = ops.add_rms_norm(
-                mixed_TH, residual_TH, layer.feed_forward_norm, config.norm_eps
+            mixed_TH = self._attend(normed_TH, index, table, inputs, pages[index])
+            normed_TH, residual_TH = self._join(
+                mixed_TH, layer.attention_post_norm, residual_TH, layer.feed_forward_norm
             )
-            fed_TH = self._feed_forward(normed_TH, layer) * config.residual_scale
-            normed_TH, residual_TH = ops.add_rms_norm(
-                fed_TH, residual_TH, self._norm_after(index), config.norm_eps
+            fed_TH = self._feed_forward(normed_TH, layer)
+            normed_TH, residual_TH = self._join(
+                fed_TH, layer.feed_forward_post_norm, residual_TH, self._norm_after(index)
             )
         hidden_RH = normed_TH[inputs.output_rows]
         return ForwardOutputs(logits=self._logits(hidden_RH), hidden=hidden_RH)
+
+    def _join(
+        self,
+        branch_TH: torch.Tensor,
+        post_norm_H: torch.Tensor | None,
+        residual_TH: torch.Tensor,
+        next_norm_H: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add a block's result to the residual stream; return the next block's input, and the stream."""
+        config, ops = self._config, self._ops
+        if post_norm_H is not None:
+            branch_TH = ops.rms_norm(branch_TH.float(), post_norm_H, config.norm_eps)
+        if config.residual_scale != 1.0:
+            branch_TH = branch_TH * config.residual_scale
+        if next_norm_H is not None:
+            return ops.add_rms_norm(branch_TH, residual_TH, next_norm_H, config.norm_eps)
+        residual_TH = residual_TH + branch_TH
+        return residual_TH, residual_TH
 
     def _attend(
         self,
@@ -118,6 +148,9 @@ class Decoder:
         num_query, num_kv, head_size = config.num_heads, config.num_kv_heads, config.head_size
         heads_TND = ops.linear(normed_TH, layer.qkv).view(len(normed_TH), -1, head_size)
         query_TND, key_TKD, value_TKD = torch.split(heads_TND, [num_query, num_kv, num_kv], dim=1)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query_TND = self._norm_heads(query_TND, layer.query_norm)
+            key_TKD = self._norm_heads(key_TKD, layer.key_norm)
         if rope is not None:
             query_TND, key_TKD = ops.rope(query_TND, *rope), ops.rope(key_TKD, *rope)
         ops.write_kv(key_TKD, value_TKD, inputs.slots, pages)
@@ -126,12 +159,21 @@ class Decoder:
         )
         return ops.linear(ops.attention(query_TND, pages, inputs.ragged, params).flatten(1), layer.output)
 
-    def _feed_forward(self, normed_TH: torch.Tensor, layer: LayerWeights) -> torch.Tensor:
-        gate_up_T2I = self._ops.linear(normed_TH, layer.gate_up)
-        return self._ops.linear(self._gated(gate_up_T2I), layer.down)
+    def _norm_heads(self, x_TND: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Norm each head, or all heads of a token at once, as the weight's size says."""
+        rows = x_TND.reshape(-1, len(weight))
+        return self._ops.rms_norm(rows, weight, self._config.norm_eps).view(x_TND.shape)
 
-    def _norm_after(self, index: int) -> torch.Tensor:
-        """The norm that follows a layer: the next layer's first, or the final one."""
+    def _feed_forward(self, normed_TH: torch.Tensor, layer: LayerWeights) -> torch.Tensor:
+        ops, config = self._ops, self._config
+        if layer.experts is not None and config.experts is not None:
+            return mix_experts(normed_TH, layer.experts, config.experts, ops.linear, self._gated)
+        assert layer.gate_up is not None
+        assert layer.down is not None
+        return ops.linear(self._gated(ops.linear(normed_TH, layer.gate_up)), layer.down)
+
+    def _norm_after(self, index: int) -> torch.Tensor | None:
+        """The norm that follows a layer: the next layer's first if it has one, or the final one."""
         layers = self._weights.layers
         return layers[index + 1].attention_norm if index + 1 < len(layers) else self._weights.final_norm
 

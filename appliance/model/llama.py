@@ -1,47 +1,64 @@
-"""Llama and what is shaped like it, SmolLM2 among them."""
+"""Llama and what is shaped like it: SmolLM2, Mistral, Mixtral."""
+
+from dataclasses import replace
 
 from appliance.errors import UnsupportedModel
 from appliance.model.architectures import Architecture, Metadata, TensorFacts
-from appliance.model.config import ModelConfig, RopeConfig, RopeScaling
+from appliance.model.config import ExpertConfig, ModelConfig
+from appliance.model.gguf_shape import base_from_gguf
+from appliance.model.hf_config import HFConfig
+from appliance.model.hf_shape import base_from_hf, with_windows
+from appliance.model.tensor_names import HF_NAMES, Slot, renamed
 
 
-def configure(metadata: Metadata, facts: TensorFacts) -> ModelConfig:
-    """Read the shape.
+def _from_gguf(metadata: Metadata, facts: TensorFacts) -> ModelConfig:
+    shape = base_from_gguf("llama", metadata, facts)
+    if shape.experts is not None and "blk.0.ffn_gate.0.weight" in facts.names:
+        raise UnsupportedModel(
+            "this file holds each expert in tensors of its own, as files did before March 2024; "
+            "get a newer conversion of the model"
+        )
+    return shape
 
-    Raises BadModelFile where a key is missing or contradicts another, UnsupportedModel for unknown scaling.
-    """
-    num_heads = metadata.metadata_int("llama.attention.head_count")
-    hidden_size = metadata.metadata_int("llama.embedding_length")
-    head_size = metadata.metadata_int("llama.attention.key_length", hidden_size // max(num_heads, 1))
-    num_layers = metadata.metadata_int("llama.block_count")
-    rope = RopeConfig(
-        theta=metadata.metadata_float("llama.rope.freq_base", 10_000.0),
-        rotary_size=metadata.metadata_int("llama.rope.dimension_count", head_size),
-        scaling=_scaling(metadata.metadata_str("llama.rope.scaling.type", RopeScaling.NONE)),
-        scaling_factor=metadata.metadata_float("llama.rope.scaling.factor", 1.0),
-        frequency_factors=facts.frequency_factors,
+
+def _llama_from_hf(config: HFConfig, facts: TensorFacts) -> ModelConfig:
+    return base_from_hf("llama", config, facts)
+
+
+def _mistral_from_hf(config: HFConfig, facts: TensorFacts) -> ModelConfig:
+    shape = base_from_hf("mistral", config, facts)
+    window = config.get_int("sliding_window") if config.has("sliding_window") else None
+    return with_windows(shape, config, lambda _: True, window)
+
+
+def _mixtral_from_hf(config: HFConfig, facts: TensorFacts) -> ModelConfig:
+    experts = ExpertConfig(
+        num_experts=config.get_int("num_local_experts", 8),
+        num_active=config.get_int("num_experts_per_tok", 2),
+        intermediate_size=config.get_int("intermediate_size"),
     )
-    return ModelConfig(
-        architecture="llama",
-        num_layers=num_layers,
-        hidden_size=hidden_size,
-        intermediate_size=metadata.metadata_int("llama.feed_forward_length"),
-        num_heads=num_heads,
-        num_kv_heads=metadata.metadata_int("llama.attention.head_count_kv", num_heads),
-        head_size=head_size,
-        vocab_size=facts.vocab_size,
-        context_length=metadata.metadata_int("llama.context_length"),
-        norm_eps=metadata.metadata_float("llama.attention.layer_norm_rms_epsilon"),
-        ropes=(rope,) * num_layers,
-        has_qkv_bias=facts.has_qkv_bias,
-        ties_embeddings=facts.ties_embeddings,
-    )
+    return replace(_mistral_from_hf(config, facts), architecture="mixtral", experts=experts)
 
 
-def _scaling(name: str) -> RopeScaling:
-    if name not in list(RopeScaling):
-        raise UnsupportedModel(f"the RoPE scaling '{name}' is unknown; known are {', '.join(RopeScaling)}")
-    return RopeScaling(name)
-
-
-LLAMA = Architecture(name="llama", configure=configure, permutes_qk=True)
+_MIXTRAL_EXPERT = "model.layers.{layer}.block_sparse_moe.experts.{expert}"
+MIXTRAL_NAMES = renamed(
+    HF_NAMES,
+    {
+        Slot.ROUTER: "model.layers.{layer}.block_sparse_moe.gate",
+        Slot.EXPERT_GATE: f"{_MIXTRAL_EXPERT}.w1",
+        Slot.EXPERT_UP: f"{_MIXTRAL_EXPERT}.w3",
+        Slot.EXPERT_DOWN: f"{_MIXTRAL_EXPERT}.w2",
+    },
+)
+# In GGUF all three are "llama".
+LLAMA = Architecture(
+    name="llama",
+    model_types=("llama",),
+    from_gguf=_from_gguf,
+    from_hf=_llama_from_hf,
+    gguf_permutes_qk=True,
+)
+MISTRAL = replace(LLAMA, name="mistral", model_types=("mistral",), from_hf=_mistral_from_hf)
+MIXTRAL = replace(
+    LLAMA, name="mixtral", model_types=("mixtral",), from_hf=_mixtral_from_hf, hf_names=MIXTRAL_NAMES
+)

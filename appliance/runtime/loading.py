@@ -14,7 +14,8 @@ from appliance.runtime import cpu_loading
 from appliance.runtime.backend import Backend, EagerBackend, eager_kv_layout
 from appliance.runtime.kv_cache import human_size
 from appliance.runtime.precision import kv_dtype, weight_dtype
-from appliance.runtime.weights import WeightLoader, read_config
+from appliance.runtime.checkpoint import read_config
+from appliance.runtime.weights import WeightLoader
 from kernels.tables import reference_ops
 
 # (what is happening, share done where it is known)

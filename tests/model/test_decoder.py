@@ -10,7 +10,8 @@ import torch
 from appliance.formats.gguf import read_gguf
 from appliance.model.config import Activation, ModelConfig
 from appliance.runtime.backend import EagerBackend, eager_kv_layout
-from appliance.runtime.weights import WeightLoader, read_config
+from appliance.runtime.checkpoint import read_config
+from appliance.runtime.weights import WeightLoader
 from kernels.tables import reference_ops
 from oracles.llama import llama_logits
 from oracles.tiny_model import CPU, logits_by_chunks, tiny_model

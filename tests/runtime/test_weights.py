@@ -10,7 +10,8 @@ from appliance.errors import BadModelFile, UnsupportedModel
 from appliance.formats.gguf import read_gguf
 from appliance.model.config import ExpertConfig
 from appliance.runtime import weights as weights_module
-from appliance.runtime.weights import WeightLoader, halves_from_pairs, read_config
+from appliance.runtime.checkpoint import halves_from_pairs, read_config
+from appliance.runtime.weights import WeightLoader
 from oracles.llama import LlamaShape
 from oracles.tiny_model import CPU, HIDDEN, TinyModel, load_eager, tiny_model
 
