@@ -48,7 +48,7 @@ class Architecture:
     model_types: tuple[str, ...]
     from_gguf: Callable[[Metadata, TensorFacts], ModelConfig]
     from_hf: Callable[[HFConfig, TensorFacts], ModelConfig]
-    gguf_names: TensorNames = GGUF_NAMES
-    hf_names: TensorNames = HF_NAMES
+    gguf_names: TensorNames = field(default_factory=lambda: GGUF_NAMES)
+    hf_names: TensorNames = field(default_factory=lambda: HF_NAMES)
     gguf_permutes_qk: bool = False
     hf_norms_add_one: bool = False

@@ -9,7 +9,7 @@ from appliance.model.architectures import Architecture, Metadata, TensorFacts
 from appliance.model.config import Activation, ModelConfig, NormPlacement, QKNorm, RopeConfig
 from appliance.model.gguf_shape import base_from_gguf
 from appliance.model.hf_config import HFConfig
-from appliance.model.hf_shape import base_from_hf, rope_from_hf, rope_parameters, with_windows
+from appliance.model.hf_shape import base_from_hf, rope_from_hf, with_windows
 from appliance.model.tensor_names import HF_NAMES, Slot, renamed
 
 _LOCAL_THETA = 10_000.0
@@ -105,9 +105,7 @@ def _gemma3_from_hf(config: HFConfig, facts: TensorFacts) -> ModelConfig:
     return _with_local_rope(shape, rope_from_hf(local, config, facts))
 
 
-_NAMES = renamed(
-    HF_NAMES, {Slot.FEED_FORWARD_PRE_NORM: "model.layers.{layer}.pre_feedforward_layernorm"}
-)
+_NAMES = renamed(HF_NAMES, {Slot.FEED_FORWARD_PRE_NORM: "model.layers.{layer}.pre_feedforward_layernorm"})
 GEMMA2 = Architecture(
     name="gemma2",
     model_types=("gemma2",),

@@ -66,7 +66,9 @@ class HFConfig:
         return tuple(value)
 
     def get_floats(self, key: str) -> tuple[float, ...]:
-        numbers = [v for v in self.get_list(key) or () if isinstance(v, int | float) and not isinstance(v, bool)]
+        numbers = [
+            v for v in self.get_list(key) or () if isinstance(v, int | float) and not isinstance(v, bool)
+        ]
         if len(numbers) != len(self.get_list(key) or ()) or not numbers:
             raise self._mistyped(key, self.values.get(key), "a list of numbers")
         return tuple(float(number) for number in numbers)

@@ -63,7 +63,7 @@ def head_size_of(config: HFConfig) -> int:
 def with_windows(
     shape: ModelConfig, config: HFConfig, is_local: Callable[[int], bool], window: int | None
 ) -> ModelConfig:
-    """Give the window to the layers that `layer_types` calls sliding, or without that list to `is_local`'s."""
+    """Give the window to the layers that `layer_types` calls sliding; without that list, to `is_local`'s."""
     kinds = config.get_list("layer_types")
     if kinds is not None and len(kinds) != shape.num_layers:
         raise BadModelFile(

@@ -1,4 +1,4 @@
-"""Qwen2 and 2.5 (biases on queries, keys and values), Qwen3 (a norm on every query and key head), Qwen3-MoE."""
+"""Qwen2 and 2.5 (biases on queries, keys, values), Qwen3 (norms on query and key heads), Qwen3-MoE."""
 
 from dataclasses import replace
 
@@ -54,12 +54,8 @@ def _qwen3_moe_from_hf(config: HFConfig, facts: TensorFacts) -> ModelConfig:
     return replace(_from_hf("qwen3moe", own, facts), qk_norm=QKNorm.HEAD, experts=experts)
 
 
-QWEN2 = Architecture(
-    name="qwen2", model_types=("qwen2",), from_gguf=_qwen2_from_gguf, from_hf=_qwen2_from_hf
-)
-QWEN3 = Architecture(
-    name="qwen3", model_types=("qwen3",), from_gguf=_qwen3_from_gguf, from_hf=_qwen3_from_hf
-)
+QWEN2 = Architecture(name="qwen2", model_types=("qwen2",), from_gguf=_qwen2_from_gguf, from_hf=_qwen2_from_hf)
+QWEN3 = Architecture(name="qwen3", model_types=("qwen3",), from_gguf=_qwen3_from_gguf, from_hf=_qwen3_from_hf)
 QWEN3_MOE = Architecture(
     name="qwen3moe", model_types=("qwen3_moe",), from_gguf=_qwen3_moe_from_gguf, from_hf=_qwen3_moe_from_hf
 )

@@ -46,13 +46,13 @@ def _blended(frequencies_R2: torch.Tensor, rope: RopeConfig, kept_R2: torch.Tens
 
 
 def _llama3_kept_share(frequencies_R2: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
-    """What turns at least `high_frequency` times in the original context stays, at most `low_frequency` goes."""
+    """What turns `high_frequency` times or more in the original context stays, up to `low_frequency` none."""
     turns_R2 = frequencies_R2 * (rope.original_context_length or 0) / (2 * math.pi)
     return ((turns_R2 - rope.low_frequency) / (rope.high_frequency - rope.low_frequency)).clamp(0, 1)
 
 
 def _yarn_kept_share(rope: RopeConfig) -> torch.Tensor:
-    """A ramp over the index, between those that turn `beta_fast` and `beta_slow` times (YaRN, section 3.2)."""
+    """A ramp over the index, from what turns `beta_fast` times to what turns `beta_slow` (YaRN, 3.2)."""
 
     def index_of(turns: float) -> float:
         wavelength = (rope.original_context_length or 0) / (turns * 2 * math.pi)

@@ -4,18 +4,18 @@ Knows what both kinds of file do to them: fused matrices, stacked experts, rows 
 norms stored less one. Whoever loads weights asks here, and at the end for what nobody asked for.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import BadModelFile, UnsupportedModel
-from appliance.formats.dequantize import dequantize_rows
+from appliance.formats.dequantize import dequantize, dequantize_rows
 from appliance.formats.ggml_types import GGMLType
 from appliance.formats.gguf import GGUFFile
+from appliance.formats.hf_folder import HFFolder
+from appliance.formats.tensor_file import TensorFile
 from appliance.model.architectures import Architecture, TensorFacts
 from appliance.model.config import ModelConfig, NormPlacement, QKNorm
 from appliance.model.gguf_shape import ROPE_VECTORS
@@ -32,41 +32,6 @@ _NEEDLESS_ENDINGS = ("rotary_emb.inv_freq", "attn_rot_embd.weight", *ROPE_VECTOR
 _NEEDLESS_BEGINNINGS = ("vision_tower.", "model.vision_tower.", "multi_modal_projector.", "model.multi_modal")
 # What the language model's tensors begin with in place of "model." where there is more than that.
 _ROOTS = ("model.", "language_model.model.", "model.language_model.")
-
-
-class TensorEntry(Protocol):
-    """A tensor's place in a directory, outermost dimension first."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def type(self) -> GGMLType: ...
-
-
-class TensorFile(Protocol):
-    """An open model file or folder: its tensors' directory and their bytes."""
-
-    @property
-    def tensors(self) -> Mapping[str, TensorEntry]: ...
-
-    @property
-    def path(self) -> Path: ...
-
-    def tensor(self, name: str) -> TensorEntry:
-        """Raises BadModelFile if it is absent."""
-        ...
-
-    def raw(self, name: str) -> Bytes:
-        """A tensor's bytes as (rows, row_bytes)."""
-        ...
-
-
-class HFFolder(TensorFile, Protocol):
-    """A folder of safetensors with its config.json."""
-
-    @property
-    def config(self) -> Mapping[str, object]: ...
 
 
 ModelFile = GGUFFile | HFFolder
@@ -106,22 +71,13 @@ def read_config(file: ModelFile, served_context: int | None = None) -> tuple[Arc
 
 
 def _facts(file: TensorFile, embedding: str, served_context: int | None) -> TensorFacts:
-    vectors = {
-        name: tuple(_vector(file, name).tolist()) for name in ROPE_VECTORS if name in file.tensors
-    }
+    vectors = {name: tuple(dequantize(file, name).tolist()) for name in ROPE_VECTORS if name in file.tensors}
     return TensorFacts(
         vocab_size=file.tensor(embedding).shape[0],
         names=file.tensors.keys(),
         vectors=vectors,
         served_context=served_context,
     )
-
-
-def _vector(file: TensorFile, name: str) -> NDArray[np.float32]:
-    out = np.empty((1, file.tensor(name).shape[0]), dtype=np.float32)
-    dequantize_rows(file.raw(name), file.tensor(name).type, out)
-    values: NDArray[np.float32] = out[0]
-    return values
 
 
 def _root(file: TensorFile) -> str:
@@ -150,8 +106,8 @@ class Checkpoint:
         self._norm_offset = 1.0 if architecture.hf_norms_add_one and not self._is_gguf else 0.0
         self._used: set[str] = set()
 
-    def norms(self, layer: int) -> Iterator[tuple[Slot, int]]:
-        """The norms that a layer has, with their sizes."""
+    def norms(self) -> Iterator[tuple[Slot, int]]:
+        """The norms that every layer has, with their sizes."""
         config = self._config
         if config.norm_placement is not NormPlacement.POST:
             yield from ((slot, config.hidden_size) for slot in _PRE_NORMS)
@@ -166,7 +122,7 @@ class Checkpoint:
         """A norm's weight as it multiplies. Raises BadModelFile."""
         name = f"{self._name(slot, layer)}.weight"
         self._check(name, (size,))
-        values = _vector(self._file, name) + np.float32(self._norm_offset)
+        values = dequantize(self._file, name) + np.float32(self._norm_offset)
         if slot in (Slot.QUERY_NORM, Slot.KEY_NORM) and self._permutes:
             raise UnsupportedModel("norms of queries and keys in a file with pairwise RoPE are not supported")
         return values
@@ -194,7 +150,7 @@ class Checkpoint:
         name = f"{self._name(slot, layer)}.bias"
         first, total = self._place(slot)
         self._check(name, (total,))
-        values = _vector(self._file, name)[first : first + self.shape(slot)[0]]
+        values = dequantize(self._file, name)[first : first + self.shape(slot)[0]]
         order = self._order(slot, layer)
         return values if order is None else values[order]
 

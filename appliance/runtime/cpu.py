@@ -7,11 +7,11 @@ import torch
 from numpy.typing import NDArray
 
 from appliance.engine.batch import BlockCopy
-from appliance.model.config import Activation, ModelConfig, NormPlacement
+from appliance.model.config import Activation, ModelConfig, NormPlacement, QKNorm
 from appliance.model.decoder import Candidates, ForwardInputs, ForwardOutputs
 from appliance.model.rope_tables import inverse_frequencies
 from appliance.runtime.kv_cache import allocate_kv, copy_blocks
-from kernels.cpu.abi import GateActivation, Placement
+from kernels.cpu.abi import GateActivation, HeadNorm, Placement
 from kernels.cpu.native import NativeConfig, NativeModel, NativeRope
 from kernels.cpu.structs import NativeBatch
 from kernels.kv_layout import KVLayout, KVOrder, LayerKV
@@ -126,7 +126,7 @@ def native_config(
         logit_scale=config.logit_scale,
         residual_scale=config.residual_scale,
         embedding_scale=config.embedding_scale,
-        has_qk_norm=config.has_qk_norm,
+        qk_norm=_QK_NORMS[config.qk_norm],
         norm_placement=_PLACEMENTS[config.norm_placement],
         activation=_ACTIVATIONS[config.activation],
         num_experts=config.experts.num_experts if config.experts else 0,
@@ -141,6 +141,7 @@ _PLACEMENTS = {
     NormPlacement.POST: Placement.POST,
     NormPlacement.BOTH: Placement.BOTH,
 }
+_QK_NORMS = {QKNorm.NONE: HeadNorm.NONE, QKNorm.HEAD: HeadNorm.HEAD, QKNorm.FULL: HeadNorm.FULL}
 _ACTIVATIONS = {
     Activation.SILU: GateActivation.SILU,
     Activation.GELU_TANH: GateActivation.GELU_TANH,

@@ -6,17 +6,19 @@ from pathlib import Path
 import torch
 
 from appliance.formats.ggml_types import GGMLType
-from appliance.formats.gguf import GGUFFile
 from appliance.model.config import ModelConfig
+from appliance.runtime.checkpoint import ModelFile, read_config
 from appliance.runtime.cpu import CpuBackend, cpu_kv_layout, native_config
 from appliance.runtime.cpu_weights import PLANS, NativeWeightLoader, PackingPlan
-from appliance.runtime.weights import Progress, read_config
+from appliance.runtime.weights import Progress
 from kernels.cpu.build import BuildError, build
 from kernels.cpu.library import NativeLibrary, NativeUnsupported, load_library
 from kernels.cpu.native import NativeModelBuilder
 
 _KV_DTYPES = {"auto": torch.bfloat16, "bf16": torch.bfloat16, "int8": torch.int8}
 _FOUR_BIT = (GGMLType.Q4_0, GGMLType.Q4_1)
+# One matrix of every layer speaks for all, in either kind of file.
+_LINEAR_NAMES = ("attn_output.weight", "self_attn.o_proj.weight")
 # Bytes per parameter, scales included.
 _BYTES_PER_PARAMETER = {"int8": 1.1, "bf16": 2.0, "f32": 4.0}
 
@@ -36,11 +38,11 @@ class NativePlan:
     weights_bytes: int
 
 
-def plan_native(file: GGUFFile, precision: str, kv_dtype: str) -> NativePlan:
+def plan_native(file: ModelFile, precision: str, kv_dtype: str) -> NativePlan:
     """Decide how to hold the file's weights and its KV cache. Raises NotNative."""
     if kv_dtype not in _KV_DTYPES:
         raise NotNative(f"its KV cache is bf16 or int8, not {kv_dtype}")
-    linear_types = {file.tensor(name).type for name in file.tensors if name.endswith("attn_output.weight")}
+    linear_types = {file.tensor(name).type for name in file.tensors if name.endswith(_LINEAR_NAMES)}
     is_four_bit = bool(linear_types) and linear_types.issubset(_FOUR_BIT)
     if precision == "int4" and not is_four_bit:
         raise NotNative("int4 needs a file that is quantized to Q4_0 or Q4_1")
@@ -73,17 +75,18 @@ def open_library(folder: Path) -> NativeLibrary:
 
 
 def load_native(
-    file: GGUFFile,
+    file: ModelFile,
     library: NativeLibrary,
     plan: NativePlan,
     *,
     activation_bits: int,
     num_threads: int,
     max_tokens: int,
+    served_context: int | None,
     progress: Progress,
 ) -> tuple[CpuBackend, ModelConfig]:
     """Pack the weights. Raises NotNative for a shape the library does not run, BadModelFile."""
-    architecture, config = read_config(file)
+    architecture, config = read_config(file, served_context)
     # Torch only samples here, and its idle threads would spin on the library's cores.
     torch.set_num_threads(1)
     try:

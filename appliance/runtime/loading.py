@@ -8,13 +8,12 @@ from pathlib import Path
 import torch
 
 from appliance.errors import BadSetting, NotEnoughMemory
-from appliance.formats.gguf import GGUFFile
 from appliance.model.config import ModelConfig
 from appliance.runtime import cpu_loading
 from appliance.runtime.backend import Backend, EagerBackend, eager_kv_layout
+from appliance.runtime.checkpoint import ModelFile, read_config
 from appliance.runtime.kv_cache import human_size
 from appliance.runtime.precision import kv_dtype, weight_dtype
-from appliance.runtime.checkpoint import read_config
 from appliance.runtime.weights import WeightLoader
 from kernels.tables import reference_ops
 
@@ -39,6 +38,7 @@ class LoadWishes:
     step_tokens: int
     free_bytes: int
     library_folder: Path  # where the native library is, or is built on first use
+    served_context: int | None = None  # tokens; None for all that the model allows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class LoadedBackend:
     weights_bytes: int
 
 
-def load_backend(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
+def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
     """Load the weights onto the best backend that the wishes allow.
 
     Raises UnsupportedModel, BadModelFile, BadSetting or NotEnoughMemory.
@@ -82,9 +82,9 @@ def load_backend(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBa
     return _load_eager(file, wishes, report)
 
 
-def _load_native(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
+def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
     # Before anything that takes time: a file that cannot be run is refused at once.
-    read_config(file)
+    read_config(file, wishes.served_context)
     plan = cpu_loading.plan_native(file, wishes.precision, wishes.kv_dtype)
     _require_room(file, plan.precision, plan.weights_bytes, wishes.free_bytes)
     report("preparing the CPU engine, once", None)
@@ -97,6 +97,7 @@ def _load_native(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBa
         activation_bits=8 if wishes.activations == "int8" else 16,
         num_threads=wishes.num_threads,
         max_tokens=wishes.step_tokens,
+        served_context=wishes.served_context,
         progress=lambda share: report(f"loading {file.path.name}", share),
     )
     return LoadedBackend(
@@ -109,8 +110,8 @@ def _load_native(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBa
     )
 
 
-def _load_eager(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
-    architecture, config = read_config(file)
+def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
+    architecture, config = read_config(file, wishes.served_context)
     precision, dtype = weight_dtype(wishes.precision, wishes.device)
     kv_name, kv_type = kv_dtype(wishes.kv_dtype, precision)
     needed_bytes = dtype.itemsize * _num_parameters(file)
@@ -133,7 +134,7 @@ def _load_eager(file: GGUFFile, wishes: LoadWishes, report: Report) -> LoadedBac
     )
 
 
-def _require_room(file: GGUFFile, precision: str, needed_bytes: int, free_bytes: int) -> None:
+def _require_room(file: ModelFile, precision: str, needed_bytes: int, free_bytes: int) -> None:
     if needed_bytes + _LOADING_SLACK_BYTES <= free_bytes:
         return
     remedy = f"close other programs, or choose a model under {free_bytes // 2 / 10**9:.1f} billion parameters"
@@ -145,5 +146,5 @@ def _require_room(file: GGUFFile, precision: str, needed_bytes: int, free_bytes:
     )
 
 
-def _num_parameters(file: GGUFFile) -> int:
+def _num_parameters(file: ModelFile) -> int:
     return sum(tensor.num_elements for tensor in file.tensors.values())

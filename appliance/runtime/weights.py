@@ -29,7 +29,12 @@ class WeightLoader:
     """Reads one file's tensors into `dtype` tensors on `device`; holds one float32 chunk besides them."""
 
     def __init__(
-        self, file: ModelFile, *, dtype: torch.dtype, device: torch.device, progress: Progress = lambda _: None
+        self,
+        file: ModelFile,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        progress: Progress = lambda _: None,
     ) -> None:
         self._file = file
         self._dtype = dtype
@@ -57,7 +62,7 @@ class WeightLoader:
     def _layer(self, source: Checkpoint, index: int, config: ModelConfig) -> LayerWeights:
         norms = {
             _NORM_FIELDS[slot]: torch.from_numpy(source.norm(slot, index, size)).to(self._device)
-            for slot, size in source.norms(index)
+            for slot, size in source.norms()
         }
         is_dense = config.experts is None
         return LayerWeights(

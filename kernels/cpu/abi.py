@@ -71,6 +71,14 @@ class GateActivation(IntEnum):
     GELU_TANH = 1
 
 
+class HeadNorm(IntEnum):
+    """What of queries and keys is normed: each head by itself, or all heads of a token together."""
+
+    NONE = 0
+    HEAD = 1
+    FULL = 2
+
+
 class Placement(IntEnum):
     """Norms before a block, after it, or on both sides."""
 
@@ -95,7 +103,7 @@ class ConfigStruct(SizedStruct):
         ("struct_bytes", c_int32), ("num_layers", c_int32), ("hidden_size", c_int32),
         ("intermediate_size", c_int32), ("num_heads", c_int32), ("num_kv_heads", c_int32),
         ("head_size", c_int32), ("vocab_size", c_int32), ("max_tokens", c_int32), ("activation", c_int32),
-        ("norm_placement", c_int32), ("has_qk_norm", c_int32), ("num_experts", c_int32),
+        ("norm_placement", c_int32), ("qk_norm", c_int32), ("num_experts", c_int32),
         ("norm_eps", c_float), ("attention_scale", c_float), ("attention_softcap", c_float),
         ("logit_softcap", c_float), ("logit_scale", c_float), ("residual_scale", c_float),
         ("embedding_scale", c_float), ("num_ropes", c_int32), ("num_threads", c_int32), ("spin_us", c_int32),

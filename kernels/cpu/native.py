@@ -32,6 +32,7 @@ import numpy as np
 from kernels.cpu.abi import (
     ConfigStruct,
     GateActivation,
+    HeadNorm,
     Kind,
     KVLayerStruct,
     NormRole,
@@ -97,7 +98,7 @@ class NativeConfig:
     logit_scale: float = 1.0
     residual_scale: float = 1.0
     embedding_scale: float = 1.0
-    has_qk_norm: bool = False
+    qk_norm: HeadNorm = HeadNorm.NONE
     norm_placement: Placement = Placement.PRE
     activation: GateActivation = GateActivation.SILU
     num_experts: int = 0
@@ -266,7 +267,7 @@ def _create(library: NativeLibrary, config: NativeConfig) -> int | None:
         name: getattr(config, name)
         for name in (
             "num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_size",
-            "vocab_size", "max_tokens", "activation", "norm_placement", "has_qk_norm", "num_experts",
+            "vocab_size", "max_tokens", "activation", "norm_placement", "qk_norm", "num_experts",
             "norm_eps", "attention_scale", "logit_scale", "residual_scale", "embedding_scale",
             "num_threads", "spin_us", "activation_bits",
         )

@@ -18,16 +18,13 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones() -> None:
     assert find_architecture("llama").name == "llama"
 
 
-@pytest.mark.parametrize(
-    ("scaling", "words"), [("yarn", "'yarn' is not supported yet"), ("warp", "'warp' is unknown")]
-)
-def test_a_scaling_that_is_not_computed_is_refused_not_ignored(
-    tmp_path: Path, scaling: str, words: str
-) -> None:
+@pytest.mark.parametrize("scaling", ["llama3", "warp"])
+def test_a_scaling_that_is_not_computed_is_refused_not_ignored(tmp_path: Path, scaling: str) -> None:
+    """GGUF has Llama 3's as a tensor; as a word it lacks its bounds."""
     model = tiny_model()
     metadata = model.metadata | {"llama.rope.scaling.type": scaling, "llama.rope.scaling.factor": 2.0}
     path = TinyModel(tensors=model.tensors, shape=model.shape, metadata=metadata).write(tmp_path / "x.gguf")
-    with pytest.raises(UnsupportedModel, match=words):
+    with pytest.raises(UnsupportedModel, match=f"'{scaling}' is unknown; known are .*yarn"):
         load_eager(path)
 
 

@@ -10,8 +10,8 @@ from appliance.engine.batch import Batch, ScheduledSequence
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.formats.gguf import read_gguf
 from appliance.runtime.backend import Backend, EagerBackend
-from appliance.runtime.inputs import build_inputs
 from appliance.runtime.checkpoint import read_config
+from appliance.runtime.inputs import build_inputs
 from appliance.runtime.weights import WeightLoader
 from formats.gguf_builder import Value, encode_tensor, tiny_llama_metadata, write_gguf
 from kernels.kv_layout import KVLayout, KVOrder

@@ -65,7 +65,7 @@ typedef struct {
   int32_t struct_bytes;
   int32_t num_layers, hidden_size, intermediate_size, num_heads, num_kv_heads, head_size, vocab_size;
   int32_t max_tokens; /* of one step */
-  int32_t activation, norm_placement, has_qk_norm, num_experts;
+  int32_t activation, norm_placement, qk_norm, num_experts;
   float norm_eps, attention_scale, attention_softcap, logit_softcap, logit_scale, residual_scale,
       embedding_scale;
   int32_t num_ropes, num_threads, spin_us;

@@ -22,6 +22,7 @@ const acpu_config& checked(const acpu_config& c) {
   require_range("max_tokens", c.max_tokens, 1, 1 << 17);
   require_range("activation", c.activation, kSilu, kGeluTanh);
   require_range("norm_placement", c.norm_placement, kPre, kBoth);
+  require_range("qk_norm", c.qk_norm, kNoQKNorm, kFullNorm);
   require_range("num_threads", c.num_threads, 1, 1024);
   require_activation_bits(c.activation_bits);
   require_range("spin_us", c.spin_us, 0, 1000000);
@@ -161,9 +162,12 @@ void Model::set_norm(int32_t role, int32_t layer, const float* weight, int32_t s
   check_layer(layer);
   require_pointer(weight, "norm weight");
   if (role != ACPU_FINAL_NORM && !needs_norm(role))
-    fail(ACPU_BAD_ARGUMENT, "norm %d has no place in this network: see norm_placement and has_qk_norm", role);
-  const bool is_head_norm = role == ACPU_QUERY_NORM || role == ACPU_KEY_NORM;
-  const int expected = is_head_norm ? config.head_size : config.hidden_size;
+    fail(ACPU_BAD_ARGUMENT, "norm %d has no place in this network: see norm_placement and qk_norm", role);
+  int expected = config.hidden_size;
+  if (role == ACPU_QUERY_NORM || role == ACPU_KEY_NORM)
+    expected = config.qk_norm == kHeadNorm ? config.head_size
+               : role == ACPU_QUERY_NORM   ? query_width()
+                                           : kv_width();
   if (size != expected) fail(ACPU_BAD_ARGUMENT, "norm %d has %d values; it needs %d", role, size, expected);
   float* copy = arena.array<float>(size);
   std::copy(weight, weight + size, copy);
@@ -177,7 +181,7 @@ bool Model::needs_norm(int32_t role) const {
     case ACPU_ATTENTION_POST_NORM:
     case ACPU_FFN_POST_NORM: return has_post_norm();
     case ACPU_QUERY_NORM:
-    case ACPU_KEY_NORM: return config.has_qk_norm != 0;
+    case ACPU_KEY_NORM: return config.qk_norm != kNoQKNorm;
     default: return false;
   }
 }
@@ -224,8 +228,8 @@ void Model::bind_kv(const acpu_kv_layer* given, int32_t num_layers) {
 HeadShape Model::head_shape(int layer) const {
   const LayerWeights& weights = layers[layer];
   HeadShape shape = {};
-  shape.q_norm = config.has_qk_norm ? weights.norms[ACPU_QUERY_NORM] : nullptr;
-  shape.k_norm = config.has_qk_norm ? weights.norms[ACPU_KEY_NORM] : nullptr;
+  shape.q_norm = config.qk_norm == kHeadNorm ? weights.norms[ACPU_QUERY_NORM] : nullptr;
+  shape.k_norm = config.qk_norm == kHeadNorm ? weights.norms[ACPU_KEY_NORM] : nullptr;
   shape.num_groups = num_groups();
   shape.rotary_size = weights.rope < 0 ? 0 : ropes[weights.rope].rotary_size;
   shape.window = weights.window;

@@ -14,6 +14,8 @@
 namespace acpu {
 
 enum NormPlacement : int32_t { kPre = 0, kPost = 1, kBoth = 2 };
+// Of queries and keys: each head by itself, or all heads of a token together.
+enum QKNorm : int32_t { kNoQKNorm = 0, kHeadNorm = 1, kFullNorm = 2 };
 
 struct Rope {
   std::vector<double> frequencies;

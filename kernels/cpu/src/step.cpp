@@ -172,6 +172,16 @@ void StepRun::add_branch(Worker& w, const ActView& act, const LinearView& weight
   barrier();
 }
 
+// Queries and keys where one norm spans all heads of a token.
+void StepRun::norm_all_heads(int thread, const LayerWeights& weights) {
+  const Range rows = own_rows(thread);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    float *q = scratch_.qkv + row * model_.qkv_width(), *k = q + model_.query_width();
+    level_.norm(q, weights.norms[ACPU_QUERY_NORM], q, model_.query_width(), config_.norm_eps);
+    level_.norm(k, weights.norms[ACPU_KEY_NORM], k, model_.kv_width(), config_.norm_eps);
+  }
+}
+
 void StepRun::attention_block(Worker& w, int layer) {
   const LayerWeights& weights = model_.layers[layer];
   const AttentionPlan& plan = plans_[plan_of_layer_[layer]];
@@ -189,6 +199,10 @@ void StepRun::attention_block(Worker& w, int layer) {
   }
   run_gemm(w.thread, tasks, 3, step_.num_tokens, kGemmsPerLayer * layer);
   barrier();
+  if (config_.qk_norm == kFullNorm) {
+    norm_all_heads(w.thread, weights);
+    barrier();
+  }
   finish_phase(w, kPhaseQkv);
   if (!writes_in_place_) {
     write_pages(w.thread, layer, shape);

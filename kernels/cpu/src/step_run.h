@@ -72,6 +72,7 @@ class StepRun {
   void run_units(const GemmTask* tasks, int num_tasks, int num_rows, int blocks, Range own);
   void add_branch(Worker& w, const ActView& act, const LinearView& weight, const float* post_norm,
                   int piece_counter);
+  void norm_all_heads(int thread, const LayerWeights& weights);
   void attention_block(Worker& w, int layer);
   void feed_forward_block(Worker& w, int layer);
   void write_row(int layer, const HeadShape& shape, int row, int head);

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu.abi import GateActivation, Kind, NormRole, Placement, Role, Source
+from kernels.cpu.abi import GateActivation, HeadNorm, Kind, NormRole, Placement, Role, Source
 from kernels.cpu.build import build
 from kernels.cpu.library import NativeLibrary
 from kernels.cpu.native import NativeConfig, NativeModel, NativeModelBuilder, NativeRope
@@ -62,7 +62,7 @@ class Shape:
     windows: tuple[int | None, ...] = (None, None)
     softcap: float | None = None
     logit_softcap: float | None = None
-    has_qk_norm: bool = False
+    qk_norm: HeadNorm = HeadNorm.NONE
     has_bias: bool = False
     placement: Placement = Placement.PRE
     activation: GateActivation = GateActivation.SILU
@@ -97,7 +97,10 @@ class Network:
             for role, size in sizes.items():
                 self._add(rng, role, layer, size)
             for role in self._layer_norms():
-                size = s.head_size if role in (NormRole.QUERY, NormRole.KEY) else s.hidden
+                size = s.hidden
+                if role in (NormRole.QUERY, NormRole.KEY):
+                    width = q if role is NormRole.QUERY else kv
+                    size = s.head_size if s.qk_norm is HeadNorm.HEAD else width
                 self.norms[role, layer] = rng.uniform(0.5, 1.5, size).astype(np.float32)
         self.norms[NormRole.FINAL, 0] = rng.uniform(0.5, 1.5, s.hidden).astype(np.float32)
 
@@ -107,7 +110,7 @@ class Network:
             [NormRole.ATTENTION_POST, NormRole.FFN_POST],
         )
         sides = {Placement.PRE: before, Placement.POST: after, Placement.BOTH: before + after}
-        heads = [NormRole.QUERY, NormRole.KEY] if self.shape.has_qk_norm else []
+        heads = [NormRole.QUERY, NormRole.KEY] if self.shape.qk_norm else []
         return sides[self.shape.placement] + heads
 
     def _add(self, rng: np.random.Generator, role: Role, layer: int, size: tuple[int, int]) -> None:
@@ -139,7 +142,7 @@ class Network:
             "logit_scale": s.logit_scale,
             "residual_scale": s.residual_scale,
             "embedding_scale": s.embedding_scale,
-            "has_qk_norm": s.has_qk_norm,
+            "qk_norm": s.qk_norm,
             "norm_placement": s.placement,
             "activation": s.activation,
             "max_tokens": 512,
@@ -175,8 +178,10 @@ class Network:
         q = self._linear(Role.QUERY, layer, x).reshape(count, s.num_heads, s.head_size)
         k = self._linear(Role.KEY, layer, x).reshape(count, s.num_kv_heads, s.head_size)
         v = self._linear(Role.VALUE, layer, x).reshape(count, s.num_kv_heads, s.head_size)
-        if s.has_qk_norm:
-            q, k = self._norm(NormRole.QUERY, layer, q), self._norm(NormRole.KEY, layer, k)
+        if s.qk_norm:
+            whole = (count, -1) if s.qk_norm is HeadNorm.FULL else (*q.shape[:1], -1, s.head_size)
+            q = self._norm(NormRole.QUERY, layer, q.reshape(whole)).reshape(q.shape)
+            k = self._norm(NormRole.KEY, layer, k.reshape(whole)).reshape(k.shape)
         groups = s.num_heads // s.num_kv_heads
         k, v = np.repeat(self._turn(k), groups, axis=1), np.repeat(v, groups, axis=1)
         scores = np.einsum("qhd,khd->hqk", self._turn(q), k) * s.head_size**-0.5

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kernels.cpu.abi import GateActivation, Kind, Placement, Source
+from kernels.cpu.abi import GateActivation, HeadNorm, Kind, Placement, Source
 from kernels.cpu.library import NativeLibrary
 
 VARIANTS = {
@@ -13,8 +13,8 @@ VARIANTS = {
     "untied": {"has_head": True, "rotary": 8},
     "no-rope": {"rotary": 0},
     "qwen2": {"has_bias": True, "num_kv_heads": 6},
-    "qwen3": {"has_qk_norm": True, "head_size": 32},
-    "olmo2": {"placement": Placement.POST, "has_qk_norm": True},
+    "qwen3": {"qk_norm": HeadNorm.HEAD, "head_size": 32},
+    "olmo2": {"placement": Placement.POST, "qk_norm": HeadNorm.FULL},
     "gemma2": {
         "placement": Placement.BOTH,
         "activation": GateActivation.GELU_TANH,
