@@ -21,8 +21,9 @@ class ScheduledSequence:
     """One sequence's share of a step: compute `new_token_ids` at positions from `num_computed_tokens` on.
 
     `block_table` covers every position up to the last new token. `known_token_ids` is the engine's own
-    list, prompt then output, to be read during `launch` only. `sampling` is None where the step ends
-    inside the prompt and no token is to be chosen. `block_copy` is to be done before the step computes.
+    list, prompt then output, which only ever grows: its first `num_known_tokens` stay as they are, so they
+    may be read until `collect` even when later steps were launched. `sampling` is None where the step
+    ends inside the prompt and no token is to be chosen. `block_copy` is to be done before the step computes.
     """
 
     sequence_id: SequenceId
@@ -39,8 +40,14 @@ class ScheduledSequence:
         return len(self.new_token_ids)
 
     @property
+    def num_known_tokens(self) -> int:
+        """Tokens known once this step is done: where it samples, all that were known at its launch."""
+        return self.num_computed_tokens + len(self.new_token_ids)
+
+    @property
     def num_output_tokens(self) -> int:
-        return len(self.known_token_ids) - self.num_prompt_tokens
+        """Output tokens before the one that this step samples."""
+        return self.num_known_tokens - self.num_prompt_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

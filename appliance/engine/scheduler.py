@@ -5,8 +5,7 @@ There is no prefill phase and no decode phase: a step hands out tokens so that e
 preemption are all that one rule.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -21,7 +20,9 @@ from appliance.engine.batch import (
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.block_tables import BlockTables, has_computed_prompt, held_blocks
 from appliance.engine.followers import Followers
+from appliance.engine.headroom import Headroom
 from appliance.engine.policy import ArrivalOrder, WaitingOrder
+from appliance.engine.prompt_share import has_room, share_out
 from appliance.engine.sequence import (
     FinishReason,
     SamplingParams,
@@ -29,6 +30,9 @@ from appliance.engine.sequence import (
     SequenceId,
     SequenceStatus,
 )
+from appliance.engine.step_budget import FixedBudget, StepBudget
+from appliance.engine.triage import Triage
+from appliance.engine.waiting_queue import WaitingQueue
 from appliance.errors import InvalidRequest, PromptTooLong
 
 
@@ -60,6 +64,9 @@ class Scheduler:
         context_length: int,
         enable_prefix_cache: bool = True,
         order: WaitingOrder | None = None,
+        budget: StepBudget | None = None,
+        headroom: Headroom | None = None,
+        triage: Triage | None = None,
     ) -> None:
         if min(max_sequences, step_tokens, context_length) < 1:
             raise ValueError("max_sequences, step_tokens and context_length must be at least 1")
@@ -73,10 +80,15 @@ class Scheduler:
         self.num_prefix_hit_tokens = 0
         self._tables = BlockTables(pool, enable_prefix_cache=enable_prefix_cache)
         self._order = order or ArrivalOrder()
-        self._waiting: OrderedDict[SequenceId, Sequence] = OrderedDict()
+        self._budget = budget or FixedBudget(step_tokens)
+        self._headroom = headroom or Headroom(share=0.0)
+        self._triage = triage or Triage(short_work_tokens=0)
+        self.waiting = WaitingQueue()
+        self.prompt_budget = step_tokens  # prompt tokens that the last step might compute
         self._followers = Followers()
         self._running: dict[SequenceId, Sequence] = {}
         self._in_flight: frozenset[SequenceId] = frozenset()
+        self._scheduled_s = 0.0
         self._ends_after_step: dict[SequenceId, FinishReason] = {}
         self._is_short_of_blocks = False
 
@@ -86,7 +98,7 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting) + len(self._followers)
+        return len(self.waiting) + len(self._followers)
 
     @property
     def num_live(self) -> int:
@@ -100,7 +112,7 @@ class Scheduler:
     def live_sequences(self) -> Iterator[Sequence]:
         """Running sequences by admission, then waiting ones, then those that wait for another's prompt."""
         yield from self._running.values()
-        yield from self._waiting.values()
+        yield from self.waiting
         yield from self._followers
 
     def max_output_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
@@ -130,9 +142,10 @@ class Scheduler:
 
         A fork is held back until its leader has computed the prompt, and then takes over its blocks.
         """
+        self._triage.sort(sequence)
         leader = sequence.fork_of
         if leader is None or leader.is_finished or has_computed_prompt(leader):
-            self._waiting[sequence.sequence_id] = sequence
+            self.waiting.add(sequence)
         else:
             self._followers.add(sequence)
 
@@ -141,7 +154,7 @@ class Scheduler:
 
         Returns None for one that is not live, and for one in the step in flight: `update` ends that one.
         """
-        queued = self._waiting.get(sequence_id) or self._followers.get(sequence_id)
+        queued = self.waiting.get(sequence_id) or self._followers.get(sequence_id)
         sequence = self._running.get(sequence_id) or queued
         if sequence is None:
             return None
@@ -152,8 +165,8 @@ class Scheduler:
         return sequence
 
     def expire(self, now_s: float) -> list[Sequence]:
-        """End, and return, the sequences whose deadline passed before they ever started."""
-        late = [s for s in chain(self._waiting.values(), self._followers) if _is_late(s, now_s)]
+        """End, and return, sequences that are late: to start, or to end. No step may be in flight."""
+        late = [s for s in self.live_sequences() if _is_late(s, now_s)]
         for sequence in late:
             self._finish(sequence, FinishReason.DEADLINE)
         return late
@@ -161,20 +174,25 @@ class Scheduler:
     def schedule(self, now_s: float = 0.0) -> Batch:
         """Choose the next step's tokens; empty only if nothing is live. `now_s` stamps first starts.
 
-        Running sequences come first, so what is left starts at most one prompt that does not fit the step.
-        That one stands last until it is computed: a stream never waits for a prompt chunk.
+        Every stream, which needs but one token, gets it. Prompts, new ones among them, share the budget.
         """
         assert not self._in_flight, "the last step was not updated"
+        self._scheduled_s = now_s
         self._secure_blocks()
-        scheduled = self._share_out(chain(list(self._running.values()), self._admissions(now_s)))
-        assert scheduled or not self.num_live, "live sequences but no work"
-        self._in_flight = frozenset(s.sequence_id for s in scheduled)
-        return Batch(sequences=tuple(scheduled))
+        streams = [s for s in self._running.values() if s.num_uncomputed_tokens == 1]
+        prompts = [s for s in self._running.values() if s.num_uncomputed_tokens > 1]
+        budget = self._prompt_budget(streams, prompts)
+        self._admit(prompts, budget, now_s)
+        shares = [*((stream, 1) for stream in streams), *share_out(prompts, budget)]
+        assert shares or not self.num_live, "live sequences but no work"
+        self._in_flight = frozenset(sequence.sequence_id for sequence, _ in shares)
+        return Batch(sequences=tuple(self._scheduled(sequence, num_new) for sequence, num_new in shares))
 
     def update(self, batch: Batch, result: StepResult, now_s: float = 0.0) -> list[SequenceUpdate]:
         """Take in a step's result, in the batch's order, and say what each sequence got from it."""
         assert self._in_flight == {s.sequence_id for s in batch.sequences}, "not the batch in flight"
         self._in_flight = frozenset()
+        self._budget.observe(batch, now_s - self._scheduled_s)
         pairs = zip(batch.sequences, result.outputs, strict=True)
         return [self._apply(scheduled, output, now_s) for scheduled, output in pairs]
 
@@ -182,14 +200,14 @@ class Scheduler:
         """Assert that every block is accounted for and every sequence is in one consistent state."""
         self.pool.check_invariants(map(held_blocks, self.live_sequences()))
         assert len(self._running) <= self.max_sequences
-        for sequence in chain(self._waiting.values(), self._followers):
+        for sequence in chain(self.waiting, self._followers):
             assert sequence.status is SequenceStatus.WAITING
             assert not held_blocks(sequence)
             assert sequence.num_computed_tokens == 0
         for sequence in self._followers:
             leader = sequence.fork_of
             assert leader is not None, "a follower without a leader"
-            assert leader.sequence_id in self._running or leader.sequence_id in self._waiting
+            assert leader.sequence_id in self._running or self.waiting.get(leader.sequence_id)
             assert not has_computed_prompt(leader), "a follower was forgotten"
         for sequence in self._running.values():
             assert sequence.status is SequenceStatus.RUNNING
@@ -209,36 +227,38 @@ class Scheduler:
         sequence.status = SequenceStatus.WAITING
         sequence.num_preemptions += 1
         self.num_preemptions += 1
-        self._queue_first(sequence)
+        self.waiting.add_first(sequence)
 
-    def _queue_first(self, sequence: Sequence) -> None:
-        self._waiting[sequence.sequence_id] = sequence
-        self._waiting.move_to_end(sequence.sequence_id, last=False)
+    def _prompt_budget(self, streams: list[Sequence], prompts: list[Sequence]) -> int:
+        if prompts or self.waiting:
+            self.prompt_budget = self._budget.prompt_tokens(streams, prompts)
+        return self.prompt_budget
 
-    def _share_out(self, sequences: Iterable[Sequence]) -> list[ScheduledSequence]:
-        shares: list[ScheduledSequence] = []
-        candidates = iter(sequences)
-        budget = self.step_tokens
-        while budget > 0 and (sequence := next(candidates, None)) is not None:
-            num_new = min(budget, sequence.num_uncomputed_tokens)
-            shares.append(self._scheduled(sequence, num_new))
-            budget -= num_new
-        return shares
-
-    def _admissions(self, now_s: float) -> Iterator[Sequence]:
-        """Start waiting sequences, one at each request for the next, as long as places and blocks allow."""
+    def _admit(self, prompts: list[Sequence], budget: int, now_s: float) -> None:
+        """Start waiting sequences, as long as places, blocks and the budget allow; they join `prompts`."""
         self._is_short_of_blocks = False
-        while self._waiting and len(self._running) < self.max_sequences:
-            sequence = self._order.choose(self._waiting.values())
-            # One block per running sequence is left over: they will soon need one, and would take it back.
-            self._is_short_of_blocks = not self._tables.claim(sequence, num_left_over=len(self._running))
-            if self._is_short_of_blocks:
+        while self.waiting and len(self._running) < self.max_sequences:
+            sequence = self._next_start(prompts, budget, now_s)
+            if sequence is None:
                 return
             self._start(sequence, now_s)
-            yield sequence
+            prompts.append(sequence)
+
+    def _next_start(self, prompts: list[Sequence], budget: int, now_s: float) -> Sequence | None:
+        """The best candidate that gets tokens and blocks, its blocks claimed."""
+        for sequence in self._order.candidates(self.waiting, now_s, num_running=len(self._running)):
+            if not has_room(sequence, prompts, budget):
+                continue
+            num_left_over = self._headroom.reserve(self._running.values(), self.pool)
+            if self._tables.claim(sequence, num_left_over=num_left_over):
+                return sequence
+            self._is_short_of_blocks = True
+        return None
 
     def _start(self, sequence: Sequence, now_s: float) -> None:
-        del self._waiting[sequence.sequence_id]
+        if sequence.started_s is None:
+            self._order.started(sequence, self.waiting, now_s)
+        self.waiting.discard(sequence)
         self._running[sequence.sequence_id] = sequence
         sequence.status = SequenceStatus.RUNNING
         if sequence.started_s is None:  # a resumed sequence finds its own blocks: no hit of the prompt
@@ -273,7 +293,7 @@ class Scheduler:
         self._tables.advance(sequence, scheduled.num_new_tokens)
         if has_computed_prompt(sequence):
             for follower in reversed(self._followers.release(sequence)):
-                self._queue_first(follower)
+                self.waiting.add_first(follower)
         if reason is not None:
             self._finish(sequence, reason)
             return SequenceUpdate(sequence=sequence)
@@ -290,8 +310,7 @@ class Scheduler:
                 self._finish(sequence, reason)
                 break
         if num_taken:
-            sequence.first_token_s = now_s if sequence.first_token_s is None else sequence.first_token_s
-            sequence.last_token_s = now_s
+            self._note_token(sequence, now_s)
         return SequenceUpdate(
             sequence=sequence,
             token_ids=output.token_ids[:num_taken],
@@ -300,23 +319,32 @@ class Scheduler:
             ends_with_stop_token=reason is FinishReason.STOP,
         )
 
+    def _note_token(self, sequence: Sequence, now_s: float) -> None:
+        if sequence.first_token_s is None:
+            sequence.first_token_s = now_s
+            self._order.first_token(sequence, now_s)
+        sequence.last_token_s = now_s
+
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         self._leave(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
+        self._triage.ended(sequence)
         heir = self._followers.succeed(sequence)
         if heir is not None:
-            self._queue_first(heir)
+            self.waiting.add_first(heir)
 
     def _leave(self, sequence: Sequence) -> None:
         self._running.pop(sequence.sequence_id, None)
-        self._waiting.pop(sequence.sequence_id, None)
+        self.waiting.discard(sequence)
         self._followers.discard(sequence.sequence_id)
         self._tables.release(sequence)
 
 
 def _is_late(sequence: Sequence, now_s: float) -> bool:
     """A fork's wait is over when its request's prompt is begun."""
+    if sequence.end_by_s is not None and now_s >= sequence.end_by_s:
+        return True
     first = sequence.fork_of or sequence
     has_started = first.started_s is not None or sequence.started_s is not None
     return not has_started and sequence.deadline_s is not None and now_s >= sequence.deadline_s

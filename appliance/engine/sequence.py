@@ -16,13 +16,28 @@ class SequenceStatus(StrEnum):
     FINISHED = "finished"
 
 
+class ServiceClass(StrEnum):
+    """How much of the appliance a sequence is worth when there is not enough for all, best first."""
+
+    GOLD = "gold"
+    SILVER = "silver"
+    BRONZE = "bronze"
+
+
+class Lane(StrEnum):
+    """Sequences of little expected work have a lane of their own, so that long ones cannot hold them up."""
+
+    SHORT = "short"
+    LONG = "long"
+
+
 class FinishReason(StrEnum):
     """Why a sequence ended."""
 
     STOP = "stop"  # a stop token, or the client saw its stop string
     LENGTH = "length"  # max_tokens, or the context is full
     ABORT = "abort"  # the client is gone, or the appliance is stopping
-    DEADLINE = "deadline"  # waited too long
+    DEADLINE = "deadline"  # waited too long, or was not done in time: the tokens so far count
     ERROR = "error"  # this sequence failed; the others did not
 
 
@@ -74,6 +89,10 @@ class Sequence:
     max_output_tokens: int  # params.max_tokens cut to what the context leaves
     arrival_s: float  # monotonic clock
     deadline_s: float | None = None  # monotonic clock; only the wait for a first step counts
+    end_by_s: float | None = None  # monotonic clock; ends it in any state, with the tokens so far
+    service_class: ServiceClass = ServiceClass.SILVER
+    lane: Lane = Lane.SHORT  # set when it is queued, from its expected work
+    expected_output_tokens: int = 0  # set when it is queued; a guess where the client named no limit
     cache_salt: str = ""
     num_computed_tokens: int = 0
     num_prefix_hit_tokens: int = 0
@@ -99,6 +118,11 @@ class Sequence:
     @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def expected_work(self) -> int:
+        """Tokens that it is expected to take in all, prompt and output."""
+        return self.num_prompt_tokens + self.expected_output_tokens
 
     @property
     def is_finished(self) -> bool:

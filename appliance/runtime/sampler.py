@@ -182,7 +182,7 @@ def nucleus_threshold(probs_V: torch.Tensor, top_p: float) -> torch.Tensor:
 
 def apply_penalties(logits_V: torch.Tensor, sequence: ScheduledSequence, params: SamplingParams) -> None:
     """Change the logits of tokens already seen, in place: repetition over all, the others over the output."""
-    known = torch.tensor(sequence.known_token_ids)
+    known = torch.tensor(sequence.known_token_ids[: sequence.num_known_tokens])
     if params.repetition_penalty != 1.0:
         seen = torch.unique(known)
         values = logits_V[seen]

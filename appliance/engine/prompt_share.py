@@ -1,0 +1,45 @@
+"""How the prompts of a step share its budget. Knows counts; knows no blocks.
+
+A quarter goes to the prompt that was admitted first, so that each one ends; the rest by class, short before
+long, and in the order of admission.
+"""
+
+from collections.abc import Sequence as SequenceOf
+
+from appliance.engine.sequence import Lane, Sequence, ServiceClass
+
+_PARTS = 4
+_CLASS_RANK = {service_class: rank for rank, service_class in enumerate(ServiceClass)}
+
+
+def share_out(prompts: SequenceOf[Sequence], budget: int) -> list[tuple[Sequence, int]]:
+    """How many tokens each prompt gets, those that get some; `prompts` stand in order of admission."""
+    if not prompts or budget < 1:
+        return []
+    first = prompts[0]
+    kept = _kept(first, budget)
+    left = budget - kept
+    tokens = {first.sequence_id: kept}
+    for prompt in sorted(prompts, key=_rank):
+        has = tokens.get(prompt.sequence_id, 0)
+        more = min(left, prompt.num_uncomputed_tokens - has)
+        tokens[prompt.sequence_id] = has + more
+        left -= more
+    return [(p, tokens[p.sequence_id]) for p in prompts if tokens[p.sequence_id]]
+
+
+def has_room(candidate: Sequence, prompts: SequenceOf[Sequence], budget: int) -> bool:
+    """Whether a prompt that starts now would get tokens in this step."""
+    rank = _rank(candidate)
+    ahead = sum(p.num_uncomputed_tokens for p in prompts if _rank(p) <= rank)
+    is_first_behind = bool(prompts) and _rank(prompts[0]) > rank
+    kept = _kept(prompts[0], budget) if is_first_behind else 0
+    return ahead + kept < budget
+
+
+def _kept(first: Sequence, budget: int) -> int:
+    return min(first.num_uncomputed_tokens, -(-budget // _PARTS))
+
+
+def _rank(sequence: Sequence) -> tuple[int, bool]:
+    return _CLASS_RANK[sequence.service_class], sequence.lane is Lane.LONG
