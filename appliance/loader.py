@@ -26,7 +26,8 @@ from appliance.runtime.precision import select_device
 from appliance.runtime.runner import ModelRunner
 from appliance.runtime.threads import usable_threads
 from appliance.text.chat_template import ChatTemplate
-from appliance.text.tokenizer import Tokenizer, tokenizer_from_gguf
+from appliance.text.gguf_tokenizer import tokenizer_from_gguf
+from appliance.text.tokenizer import Tokenizer
 
 _WARM_UP_TOKENS = 8
 logger = logging.getLogger(__name__)

@@ -117,6 +117,14 @@ class GGUFFile:
         numbers: list[int] = value.tolist()
         return tuple(numbers)
 
+    def metadata_floats(self, key: str) -> tuple[float, ...]:
+        """Return an array of numbers. Raises BadModelFile like `metadata_int`."""
+        value = self._present(key, None)
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
+            raise self._mistyped(key, value, "an array of numbers")
+        numbers: list[float] = value.tolist()
+        return tuple(numbers)
+
     def bad(self, message: str) -> BadModelFile:
         """Return the error to raise when this file contradicts itself."""
         return BadModelFile(f"'{self.path.name}': {message}")

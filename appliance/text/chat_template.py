@@ -84,9 +84,9 @@ class ChatTemplate:
     def _segments(self, tokenizer: Tokenizer, inputs: _Inputs, add_prompt: bool) -> list[str | int]:
         plain = self._rendered(inputs, add_prompt)
         texts = list(texts_in([inputs.messages, inputs.tools, inputs.extra]))
-        if not any(start in text for text in texts for start in tokenizer.control_starts):
+        if not any(start in text for text in texts for start in tokenizer.controls.starts):
             return tokenizer.split_control(plain)
-        mask = ControlMask(tokenizer.control_starts, tokenizer.control_pattern, [*texts, self.source])
+        mask = ControlMask(tokenizer.controls, [*texts, self.source])
         segments = self._masked_segments(tokenizer, inputs, add_prompt, mask, plain)
         return [mask.unmask(segment) if isinstance(segment, str) else segment for segment in segments]
 

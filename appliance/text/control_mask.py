@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from appliance.errors import InvalidRequest
+from appliance.text.literal_finder import LiteralFinder
 
 # Supplementary Private Use Area-A: assigned to nobody, and of one code point each in a Python text.
 _FIRST_SENTINEL = 0xF0000
@@ -21,11 +22,12 @@ _WORD = re.compile(r"[\w.-]*", re.ASCII)
 class ControlMask:
     """An exchange of characters for one request.
 
-    `starts` are the characters that control tokens begin with, `pattern` matches a whole control token, and
-    `texts` is everything of the request and the template, in which no sentinel may occur.
+    `controls` finds control tokens, and `texts` is everything of the request and the template, in which no
+    sentinel may occur.
     """
 
-    def __init__(self, starts: frozenset[str], pattern: re.Pattern[str], texts: Iterable[str]) -> None:
+    def __init__(self, controls: LiteralFinder, texts: Iterable[str]) -> None:
+        starts = controls.starts
         taken = set().union(*texts)
         free = (chr(_FIRST_SENTINEL + i) for i in range(_NUM_SENTINELS))
         sentinels = [sentinel for sentinel in free if sentinel not in taken]
@@ -34,7 +36,7 @@ class ControlMask:
                 "the messages use too many private-use characters from U+F0000 on; remove them",
                 param="messages",
             )
-        self._pattern = pattern
+        self._controls = controls
         self._sentinel_of = dict(zip(sorted(starts), sentinels, strict=False))
         self._mask_table = str.maketrans(self._sentinel_of)
         self._unmask_table = str.maketrans({new: old for old, new in self._sentinel_of.items()})
@@ -63,7 +65,7 @@ class ControlMask:
         return self._starts.sub(
             lambda start: (
                 self._sentinel_of[start.group()]
-                if self._pattern.match(text, start.start())
+                if self._controls.match(text, start.start())
                 else start.group()
             ),
             text,

@@ -1,31 +1,23 @@
-"""Text to token ids and back, for byte-level BPE models. Knows a vocabulary; knows no chat and no stream.
+"""Text to token ids and back. Knows a vocabulary and its control tokens; knows no chat and no stream.
 
-Control tokens are found by this class, not by the tokenizers library: only `split_control` and encode with
+Control tokens are found by this class, not by an encoder: only `split_control` and encode with
 `parse_special` ever produce them, so text from a user cannot.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from appliance.errors import InvalidRequest, UnsupportedModel
-from appliance.formats.gguf import GGUFFile
-from appliance.text.pre_tokenizers import PreTokenizer, pre_tokenizer_named
-from appliance.text.vocabulary import TokenKind, Vocabulary, vocabulary_from_gguf
-
-if TYPE_CHECKING:
-    import tokenizers
-
-_LONG_TEXT = 4096  # characters: about 2 ms of encoding
+from appliance.text.literal_finder import LiteralFinder
+from appliance.text.piece_encoder import PieceEncoder
+from appliance.text.vocabulary import TokenKind, Vocabulary
 
 
 class Tokenizer:
     """Encodes and decodes for one model. Safe to use from several threads."""
 
-    def __init__(self, vocabulary: Vocabulary, backend: "tokenizers.Tokenizer", *, adds_bos: bool) -> None:
+    def __init__(self, vocabulary: Vocabulary, encoder: PieceEncoder, *, adds_bos: bool) -> None:
         self._vocabulary = vocabulary
-        self._backend = backend
+        self._encoder = encoder
         self.adds_bos = adds_bos
 
     @property
@@ -56,19 +48,13 @@ class Tokenizer:
         return self._text_of(self.eos_token_id)
 
     @cached_property
-    def control_pattern(self) -> re.Pattern[str]:
-        """Matches the text of any control token, the longest first; never matches where there are none."""
-        texts = sorted(self._vocabulary.control_ids, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, texts)) or r"(?!)")
-
-    @cached_property
-    def control_starts(self) -> frozenset[str]:
-        """The characters that control tokens begin with."""
-        return frozenset(text[0] for text in self._vocabulary.control_ids)
+    def controls(self) -> LiteralFinder:
+        """Finds the texts of control tokens."""
+        return LiteralFinder(self._vocabulary.control_ids)
 
     def is_control(self, token_id: int) -> bool:
         """Say whether a token steers the model and has no text of its own."""
-        return self._vocabulary.kinds[token_id] in (TokenKind.CONTROL, TokenKind.UNKNOWN)
+        return self._vocabulary.is_steering(token_id)
 
     def encode(self, text: str, *, parse_special: bool, add_bos: bool | None = None) -> list[int]:
         """Return the token ids of a text.
@@ -86,17 +72,17 @@ class Tokenizer:
             if isinstance(segment, int):
                 ids.append(segment)
             elif segment:
-                ids.extend(self._encode_plain(segment))
+                ids.extend(self._encoder.encode(segment))
         return ids
 
     def split_control(self, text: str) -> list[str | int]:
         """Return the text cut at its control tokens, each of them as its id."""
         segments: list[str | int] = []
-        end = 0
-        for match in self.control_pattern.finditer(text):
-            segments += [text[end : match.start()], self._vocabulary.control_ids[match.group()]]
-            end = match.end()
-        return [*segments, text[end:]]
+        for plain, control in self.controls.split(text):
+            segments.append(plain)
+            if control:
+                segments.append(self._vocabulary.control_ids[control])
+        return segments
 
     def with_bos(self, ids: list[int], *, add_bos: bool | None = None) -> list[int]:
         """Return the ids with one BOS before them where the model, or `add_bos`, wants it."""
@@ -109,93 +95,15 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes a token stands for, which may be part of a character; b"" for control tokens."""
         text, kind = self._vocabulary.texts[token_id], self._vocabulary.kinds[token_id]
-        if kind in (TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.UNUSED):
-            return b""
-        if kind is TokenKind.USER_DEFINED:
-            return text.encode()
-        try:
-            return bytes([_BYTE_OF[character] for character in text])
-        except KeyError:
-            return text.encode()
+        if kind == TokenKind.NORMAL:
+            return self._encoder.bytes_of(text)
+        if kind == TokenKind.BYTE:
+            return bytes([int(text[3:5], 16)])
+        return text.encode() if kind == TokenKind.USER_DEFINED else b""
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of the ids, U+FFFD for bytes that are no UTF-8."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
 
-    def _encode_plain(self, text: str) -> list[int]:
-        try:
-            if len(text) < _LONG_TEXT:
-                ids = self._backend.encode(text, add_special_tokens=False).ids
-            else:
-                # Unlike encode, this lets other threads run meanwhile.
-                ids = self._backend.encode_batch([text], add_special_tokens=False)[0].ids
-        except (UnicodeEncodeError, TypeError) as error:
-            raise InvalidRequest("the text holds a lone surrogate; send valid Unicode") from error
-        if self._control_id_set.isdisjoint(ids):
-            return ids
-        return [piece for token_id in ids for piece in self._spelt_out(token_id)]
-
-    def _spelt_out(self, token_id: int) -> list[int]:
-        """Return the token itself, or the byte tokens of its text where it is a control token.
-
-        Merges can end in one where its text is made of letters alone.
-        """
-        if not self.is_control(token_id):
-            return [token_id]
-        characters = map(_CHARACTER_OF.__getitem__, self._vocabulary.texts[token_id].encode())
-        return [
-            self._vocabulary.ids[character] for character in characters if character in self._vocabulary.ids
-        ]
-
-    @cached_property
-    def _control_id_set(self) -> frozenset[int]:
-        return frozenset(self._vocabulary.control_ids.values())
-
     def _text_of(self, token_id: int | None) -> str:
         return "" if token_id is None else self._vocabulary.texts[token_id]
-
-
-def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
-    """Build the tokenizer that a GGUF file describes.
-
-    Raises UnsupportedModel for another kind of tokenizer or an unknown pre-tokenizer, BadModelFile when the
-    vocabulary contradicts itself.
-    """
-    model = file.metadata_str("tokenizer.ggml.model")
-    if model != "gpt2":
-        raise UnsupportedModel(f"the tokenizer model '{model}' is not supported yet; known is gpt2")
-    pre_tokenizer = pre_tokenizer_named(file.metadata_str("tokenizer.ggml.pre", "default"))
-    vocabulary = vocabulary_from_gguf(file)
-    adds_bos = file.metadata_bool("tokenizer.ggml.add_bos_token", pre_tokenizer.adds_bos)
-    return Tokenizer(vocabulary, _build_backend(vocabulary, pre_tokenizer), adds_bos=adds_bos)
-
-
-def _build_backend(vocabulary: Vocabulary, pre_tokenizer: PreTokenizer) -> "tokenizers.Tokenizer":
-    # Loaded here: what only names a tokenizer's type must not load the library.
-    from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
-    from tokenizers import Tokenizer as Backend
-
-    model = models.BPE(
-        vocab=dict(vocabulary.ids),
-        merges=list(vocabulary.merges),
-        ignore_merges=pre_tokenizer.ignores_merges,
-    )
-    backend = Backend(model)
-    if pre_tokenizer.normalizes_to_nfc:
-        backend.normalizer = normalizers.NFC()
-    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pre_tokenizer.patterns]
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
-    backend.add_tokens([AddedToken(text, normalized=False) for text in vocabulary.user_defined])
-    return backend
-
-
-def _byte_characters() -> Mapping[int, str]:
-    """Return GPT-2's character for each byte: itself where it is visible, else one from U+0100 on."""
-    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    hidden = [byte for byte in range(256) if byte not in visible]
-    return {byte: chr(byte) for byte in visible} | {byte: chr(0x100 + i) for i, byte in enumerate(hidden)}
-
-
-_CHARACTER_OF: Mapping[int, str] = _byte_characters()
-_BYTE_OF: Mapping[str, int] = {character: byte for byte, character in _CHARACTER_OF.items()}

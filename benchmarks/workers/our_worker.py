@@ -20,7 +20,7 @@ from appliance.formats.gguf import read_gguf
 from appliance.model.decoder import ForwardInputs
 from appliance.runtime.inputs import build_inputs
 from appliance.runtime.loading import LoadWishes, load_backend
-from appliance.text.tokenizer import tokenizer_from_gguf
+from appliance.text.gguf_tokenizer import tokenizer_from_gguf
 
 # What the appliance computes in one step unless told otherwise.
 STEP_TOKENS = 512

@@ -24,7 +24,8 @@ from appliance.server.appliance_state import ApplianceState, ServerLimits
 from appliance.server.http_server import HttpServer
 from appliance.server.listener import bind
 from appliance.text.chat_template import ChatTemplate
-from appliance.text.tokenizer import Tokenizer, tokenizer_from_gguf
+from appliance.text.gguf_tokenizer import tokenizer_from_gguf
+from appliance.text.tokenizer import Tokenizer
 from engine.scripted_runner import ScriptedRunner
 from formats.gguf_builder import CHATML, tiny_vocabulary, write_gguf
 

@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from appliance.formats.gguf import read_gguf
 from appliance.text.detokenizer import Detokenizer
-from appliance.text.tokenizer import Tokenizer, tokenizer_from_gguf
+from appliance.text.gguf_tokenizer import tokenizer_from_gguf
+from appliance.text.tokenizer import Tokenizer
 from formats.gguf_builder import tiny_vocabulary, write_gguf
 
 FIRST_BYTE = 3  # the id of byte 0 in the tiny vocabulary

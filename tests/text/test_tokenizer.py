@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from appliance.errors import BadModelFile, InvalidRequest, UnsupportedModel
 from appliance.formats.gguf import read_gguf
+from appliance.text.gguf_tokenizer import tokenizer_from_gguf
 from appliance.text.pre_tokenizers import PRE_TOKENIZERS, pre_tokenizer_named
-from appliance.text.tokenizer import Tokenizer, tokenizer_from_gguf
+from appliance.text.tokenizer import Tokenizer
 from formats.gguf_builder import Typed, byte_tokens, tiny_vocabulary, write_gguf
 from text.smollm2 import expected, write_smollm2_vocabulary
 
@@ -240,8 +241,13 @@ def test_an_unknown_pre_tokenizer_lists_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_another_tokenizer_model_is_unsupported(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match="tokenizer model 'llama' is not supported yet"):
-        tokenizer_of(tmp_path, tiny_vocabulary() | {"tokenizer.ggml.model": "llama"})
+    with pytest.raises(UnsupportedModel, match="tokenizer model 'bert' is not supported yet; known are gpt2"):
+        tokenizer_of(tmp_path, tiny_vocabulary() | {"tokenizer.ggml.model": "bert"})
+
+
+def test_markup_among_the_added_tokens_does_not_stop(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(tmp_path, tiny_vocabulary(user_defined=["</s>", "<|eot_id|>"]))
+    assert {tokenizer.token_bytes(i) for i in tokenizer.stop_token_ids} == {b"", b"<|eot_id|>"}
 
 
 @pytest.mark.parametrize(

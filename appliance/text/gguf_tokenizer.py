@@ -1,0 +1,66 @@
+"""Builds the tokenizer that a GGUF file describes. Knows the metadata keys; the algorithms are elsewhere."""
+
+import re
+
+from appliance.errors import UnsupportedModel
+from appliance.formats.gguf import GGUFFile
+from appliance.text.byte_level import byte_level_from_gguf
+from appliance.text.pre_tokenizers import pre_tokenizer_named
+from appliance.text.segmenters import Segmenter
+from appliance.text.sentencepiece import SentencePieceEncoder, TextRules, segmenter_of
+from appliance.text.tokenizer import Tokenizer
+from appliance.text.vocabulary import PREFIX, TokenKind, Vocabulary, vocabulary_from_gguf
+
+_MODELS = ("gpt2", "llama", "t5")
+_BYTE_TOKEN = re.compile(r"<0[xX][0-9A-Fa-f]{2}>")
+
+
+def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
+    """Build a file's tokenizer.
+
+    Raises UnsupportedModel for another kind of tokenizer or an unknown pre-tokenizer, BadModelFile when the
+    vocabulary contradicts itself.
+    """
+    model = file.metadata_str(f"{PREFIX}model")
+    if model == "gpt2":
+        return _byte_level(file)
+    if model not in _MODELS:
+        raise UnsupportedModel(
+            f"the tokenizer model '{model}' is not supported yet; known are {', '.join(_MODELS)}"
+        )
+    return _sentencepiece(file, merges=model == "llama")
+
+
+def _byte_level(file: GGUFFile) -> Tokenizer:
+    pre_tokenizer = pre_tokenizer_named(file.metadata_str(f"{PREFIX}pre", "default"))
+    vocabulary = vocabulary_from_gguf(file)
+    adds_bos = file.metadata_bool(f"{PREFIX}add_bos_token", pre_tokenizer.adds_bos)
+    encoder = byte_level_from_gguf(file, vocabulary, pre_tokenizer)
+    return Tokenizer(vocabulary, encoder, adds_bos=adds_bos)
+
+
+def _sentencepiece(file: GGUFFile, *, merges: bool) -> Tokenizer:
+    vocabulary = vocabulary_from_gguf(file)
+    for token_id in vocabulary.ids_of(TokenKind.BYTE):
+        if not _BYTE_TOKEN.fullmatch(vocabulary.texts[token_id]):
+            raise file.bad(f"the byte token {token_id} is {vocabulary.texts[token_id]!r:.40}, not '<0x..>'")
+    rules = TextRules(
+        adds_space_prefix=file.metadata_bool(f"{PREFIX}add_space_prefix", True),
+        removes_extra_spaces=file.metadata_bool(f"{PREFIX}remove_extra_whitespaces", False),
+        cuts_at_added=merges,
+    )
+    encoder = SentencePieceEncoder(vocabulary, _segmenter(file, vocabulary, merges=merges), rules)
+    adds_bos = file.metadata_bool(f"{PREFIX}add_bos_token", merges)
+    return Tokenizer(vocabulary, encoder, adds_bos=adds_bos)
+
+
+def _segmenter(file: GGUFFile, vocabulary: Vocabulary, *, merges: bool) -> Segmenter:
+    key = f"{PREFIX}scores"
+    scores = file.metadata_floats(key)
+    if len(scores) != len(vocabulary.texts):
+        raise file.bad(
+            f"'{key}' has {len(scores)} entries and the vocabulary has {len(vocabulary.texts)} tokens"
+        )
+    if any(score != score for score in scores):
+        raise file.bad(f"'{key}' holds a value that is no number")
+    return segmenter_of(vocabulary, scores, merges=merges)

@@ -1,0 +1,26 @@
+"""Texts that tokenizers disagree on: scripts, code, emoji, odd spaces, broken bytes, marker look-alikes."""
+
+TEXTS = [
+    "",
+    " ",
+    "Hello world",
+    " leading and trailing  ",
+    "two  three   spaces\tand\t\ttabs\n\nand lines\n\n\n",
+    "The quick brown fox jumps over the lazy dog; it's what they'll do, isn't it? WE'LL SEE.",
+    "def f(x: int) -> str:\n    return f'{x!r:>10}'  # comment\n",
+    "for (int i = 0; i < n; ++i) { a[i] <<= 2; }\r\n",
+    '<div class="a">\n  <b>bold</b> text</s>\n</div>',
+    "https://example.org/a/b?c=d&e=%20#f 192.168.0.1 3.14159 1,234,567 1e-10",
+    "日本語のテキスト。これはテストです、漢字とかな。",
+    "中文字符没有空格，所以一句话就是一个词。",
+    "Съешь ещё этих мягких французских булок, да выпей чаю",
+    "مرحبا بالعالم، كيف حالك اليوم؟",
+    "हिन्दी में एक वाक्य, ภาษาไทยไม่มีช่องว่าง",
+    "한국어 문장입니다. Ελληνικά. עברית. Tiếng Việt có dấu.",
+    "👩🏽‍💻 🏳️‍🌈 ❤️ 🤣🤣🤣 e\u0301 \u00e9 ﬁ Å ½ ②",
+    "a\u00a0b\u2003c\u200bd\ufeffe\u2028f\x00g\x1bh\x7f",
+    "broken \ufffd\ufffd bytes and \u2581 literal markers \u2581\u2581",
+    "<s>user</s><|im_start|>system<|im_end|><start_of_turn><unk><0x41><bos><pad>",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "supercalifragilisticexpialidocious antidisestablishmentarianism " * 3,
+]
