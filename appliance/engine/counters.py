@@ -82,7 +82,7 @@ class Counters:
 
     def count_end(self, sequence: Sequence, now_s: float) -> None:
         match sequence.finish_reason:
-            case FinishReason.ABORT:
+            case FinishReason.ABORT | FinishReason.UNREAD:
                 self.num_aborted += 1
             case FinishReason.ERROR:
                 self.num_failed += 1

@@ -17,7 +17,7 @@ from appliance.engine.counters import Counters
 from appliance.engine.scheduler import Scheduler, SequenceUpdate
 from appliance.engine.sequence import FinishReason, SamplingParams, Sequence, SequenceId
 from appliance.engine.stats import EngineSnapshot, SequenceSnapshot
-from appliance.engine.stream import FinishEvent, TokenEvent, TokenStream
+from appliance.engine.stream import MOST_UNREAD, FinishEvent, TokenEvent, TokenStream
 from appliance.errors import NotReady, QueueFull
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,8 @@ class _Live:
 class Engine:
     """Generates for many clients at once. Everything but `step` may be called from any thread.
 
-    `queue_limit` bounds the sequences that wait beyond those that the next step can start.
+    `queue_limit` bounds the sequences that wait beyond those that the next step can start, `most_unread`
+    what may gather in a stream that nobody reads before its sequence is ended.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class Engine:
         scheduler: Scheduler,
         *,
         queue_limit: int = 256,
+        most_unread: int = MOST_UNREAD,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
         self._scheduler = scheduler
         self._queue_limit = queue_limit
+        self._most_unread = most_unread
         self._clock = clock
         self._changed = threading.Condition()
         self._live: dict[SequenceId, _Live] = {}
@@ -184,11 +187,15 @@ class Engine:
                 num_blocks=scheduler.pool.num_blocks,
                 num_used_blocks=scheduler.pool.num_used,
                 num_cached_blocks=scheduler.pool.num_cached,
+                num_wasted_slots=scheduler.num_wasted_slots,
+                num_allocations=scheduler.pool.counters.num_allocations,
+                num_refused_allocations=scheduler.pool.counters.num_refused_allocations,
+                num_evicted_blocks=scheduler.pool.counters.num_evicted_blocks,
                 sequences=tuple(_sequence_snapshot(s, now_s) for s in scheduler.live_sequences()),
             )
 
     def _enter(self, sequence: Sequence) -> TokenStream:
-        stream = TokenStream(sequence.sequence_id, self.abort)
+        stream = TokenStream(sequence.sequence_id, self.abort, most_unread=self._most_unread)
         self._live[sequence.sequence_id] = _Live(sequence, stream)
         self._scheduler.add(sequence)
         return stream
@@ -245,7 +252,9 @@ class Engine:
                 if update.sequence.is_finished:
                     self._end(update.sequence, _token_event(update), update.failure)
                 elif update.token_ids:
-                    self._live[update.sequence.sequence_id].stream.push(_token_event(update))
+                    sequence_id = update.sequence.sequence_id
+                    if not self._live[sequence_id].stream.push(_token_event(update)):
+                        self.abort(sequence_id, FinishReason.UNREAD)
 
     def _end(
         self, sequence: Sequence, tokens: TokenEvent | None = None, failure: StepFailure | None = None

@@ -109,6 +109,12 @@ class Scheduler:
         """How many waiting sequences the next step would start, as far as the last one knew."""
         return 0 if self._is_short_of_blocks else self.max_sequences - len(self._running)
 
+    @property
+    def num_wasted_slots(self) -> int:
+        """Places for tokens in blocks of running sequences, most of them last blocks, without a token."""
+        size = self.pool.block_size
+        return sum(len(held_blocks(s)) * size - s.num_tokens for s in self._running.values())
+
     def live_sequences(self) -> Iterator[Sequence]:
         """Running sequences by admission, then waiting ones, then those that wait for another's prompt."""
         yield from self._running.values()

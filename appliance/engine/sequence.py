@@ -38,6 +38,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens, or the context is full
     ABORT = "abort"  # the client is gone, or the appliance is stopping
     DEADLINE = "deadline"  # waited too long, or was not done in time: the tokens so far count
+    UNREAD = "unread"  # its reader fell too far behind
     ERROR = "error"  # this sequence failed; the others did not
 
 

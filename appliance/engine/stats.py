@@ -20,7 +20,10 @@ class SequenceSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSnapshot:
-    """The engine at one moment. Blocks: used are referenced; cached are reusable; both leave `free`."""
+    """The engine at one moment. Blocks: used are referenced; cached are reusable; both leave `free`.
+
+    A refused allocation ends nothing: its sequence waits, or a later one is preempted for it.
+    """
 
     num_running: int
     num_waiting: int
@@ -39,4 +42,24 @@ class EngineSnapshot:
     num_blocks: int
     num_used_blocks: int
     num_cached_blocks: int
+    num_wasted_slots: int  # token places in used blocks, mostly last ones, that hold no token
+    num_allocations: int
+    num_refused_allocations: int
+    num_evicted_blocks: int
     sequences: tuple[SequenceSnapshot, ...]
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self.num_blocks - self.num_used_blocks - self.num_cached_blocks
+
+    @property
+    def allocation_success(self) -> float | None:
+        """Share of allocations that were granted at once."""
+        if not self.num_allocations:
+            return None
+        return 1 - self.num_refused_allocations / self.num_allocations
+
+    @property
+    def prefix_hit_rate(self) -> float | None:
+        """Share of the started prompts' tokens that were found computed."""
+        return self.num_prefix_hit_tokens / self.num_prompt_tokens if self.num_prompt_tokens else None

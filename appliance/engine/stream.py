@@ -1,7 +1,7 @@
 """Carries one sequence's tokens from the engine thread to its consumer. Knows no text and no scheduler.
 
 The consumer is a coroutine (`async for`) or a plain thread (`for`), one at a time. It may be slow: what
-gathers meanwhile is a few integers per token, handed over as one event.
+gathers meanwhile is a few integers per token, handed over as one event. What may gather is bounded.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ from appliance.engine.sequence import FinishReason, SequenceId
 
 # A wait without a limit cannot be interrupted by Ctrl-C on Windows.
 _INTERRUPTIBLE_S = 0.5
+# Of one stream: tokens, and the log-probabilities with them; 110 bytes each at most, so under 2 MiB.
+MOST_UNREAD = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,11 @@ class TokenEvent:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     hidden_state: tuple[float, ...] | None = None  # of the last known token when the last one was chosen
     ends_with_stop_token: bool = False
+
+    @property
+    def num_items(self) -> int:
+        """What of it takes memory: tokens and likely alternatives to them."""
+        return len(self.token_ids) + sum(len(item.top) for item in self.logprobs or ())
 
     @property
     def visible_token_ids(self) -> tuple[int, ...]:
@@ -51,24 +58,38 @@ class FinishEvent:
 class TokenStream:
     """Token events, then one finish event, then the end. As a context manager it cancels on the way out."""
 
-    def __init__(self, sequence_id: SequenceId, abort: Callable[[SequenceId, FinishReason], None]) -> None:
+    def __init__(
+        self,
+        sequence_id: SequenceId,
+        abort: Callable[[SequenceId, FinishReason], None],
+        *,
+        most_unread: int = MOST_UNREAD,
+    ) -> None:
         self.sequence_id = sequence_id
         self._abort = abort
         self._lock = threading.Lock()
+        self._most_unread = most_unread
+        self._num_unread = 0
         self._tokens: list[TokenEvent] = []
         self._finish: FinishEvent | None = None
         self._is_exhausted = False
         self._wake: Callable[[], None] | None = None  # set while the consumer waits
 
-    def push(self, tokens: TokenEvent | None, finish: FinishEvent | None = None) -> None:
-        """Engine side: add what one step gave, and wake the consumer at most once."""
+    def push(self, tokens: TokenEvent | None, finish: FinishEvent | None = None) -> bool:
+        """Engine side: add what one step gave, and wake the consumer at most once.
+
+        False if the consumer is too far behind to be given more: its sequence should end.
+        """
         with self._lock:
             if tokens is not None:
                 self._tokens.append(tokens)
+                self._num_unread += tokens.num_items
             self._finish = finish or self._finish
             wake, self._wake = self._wake, None
+            has_room = self._num_unread <= self._most_unread
         if wake is not None:
             wake()
+        return has_room
 
     def cancel(self, reason: FinishReason = FinishReason.ABORT) -> None:
         """Consumer side, any thread: end the sequence; harmless once it ended. A finish event still comes.
@@ -117,7 +138,7 @@ class TokenStream:
         """Return what has gathered, else have `wake` called at the next push."""
         with self._lock:
             if self._tokens:
-                tokens, self._tokens = self._tokens, []
+                tokens, self._tokens, self._num_unread = self._tokens, [], 0
                 return _merged(tokens)
             if self._finish is None:
                 self._wake = wake

@@ -17,6 +17,9 @@ from appliance.observe.latency import LatencyRecorder, SequenceTiming
 from appliance.server.error_responses import unexpected_error
 from appliance.server.output_text import OutputText, TokenDetail
 
+# Beyond these, tokens stay in their stream, where they take less room and are bounded too.
+_MOST_UNREAD_EVENTS = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
@@ -129,6 +132,11 @@ def _error_of(reason: FinishReason, finish: FinishEvent, deadline_s: float | Non
     match reason:
         case FinishReason.ERROR:
             return GenerationFailed(f"the answer failed: {_cause_of(finish.failure)}; other answers go on")
+        case FinishReason.UNREAD:
+            return GenerationFailed(
+                f"the answer was ended after {finish.num_output_tokens} tokens because its reader fell too "
+                "far behind; read the stream as it comes, or ask for fewer choices or log-probabilities"
+            )
         case FinishReason.DEADLINE:
             return DeadlinePassed(waited_s=finish.queue_s, deadline_s=deadline_s or finish.queue_s)
         case FinishReason.ABORT:
@@ -153,6 +161,7 @@ class GenerationGroup:
         self._ends: list[TextEnd] = []
         self._ready: list[TextEvent] = []
         self._wake = asyncio.Event()
+        self._has_room = asyncio.Event()
         self._tasks = [asyncio.create_task(self._run(generation)) for generation in self._generations]
 
     @property
@@ -190,6 +199,7 @@ class GenerationGroup:
         await self._wake.wait()
         self._wake.clear()
         ready, self._ready = self._ready, []
+        self._has_room.set()
         return ready
 
     def nudge(self) -> None:
@@ -218,6 +228,9 @@ class GenerationGroup:
         try:
             async for event in generation.events():
                 self._add(event)
+                while len(self._ready) >= _MOST_UNREAD_EVENTS:
+                    self._has_room.clear()
+                    await self._has_room.wait()
         except Exception as error:  # the outermost loop of one choice: the request must learn of it
             generation.cancel()
             self._add(_failed_end(generation.index, unexpected_error(error)))

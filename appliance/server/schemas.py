@@ -62,7 +62,10 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KVSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The paged pool. used + cached + free = num_blocks."""
+    """The paged pool. used + cached + free = num_blocks. Counts run from the start.
+
+    A refused allocation ends nothing: its request waits, or a later one gives its blocks back and resumes.
+    """
 
     block_size: int
     num_blocks: int
@@ -70,6 +73,11 @@ class KVSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     cached_blocks: int
     free_blocks: int
     pool_bytes: int
+    wasted_slots: int = 0  # places for tokens in used blocks, mostly last ones, that hold none
+    allocations: int = 0
+    refused_allocations: int = 0
+    evicted_blocks: int = 0
+    prefix_hit_rate: float | None = None  # of the prompts' tokens; None before the first
 
 
 class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -125,8 +125,13 @@ def _kv(engine: EngineSnapshot, pool_bytes: int) -> KVSnapshot:
         num_blocks=engine.num_blocks,
         used_blocks=engine.num_used_blocks,
         cached_blocks=engine.num_cached_blocks,
-        free_blocks=engine.num_blocks - engine.num_used_blocks - engine.num_cached_blocks,
+        free_blocks=engine.num_free_blocks,
         pool_bytes=pool_bytes,
+        wasted_slots=engine.num_wasted_slots,
+        allocations=engine.num_allocations,
+        refused_allocations=engine.num_refused_allocations,
+        evicted_blocks=engine.num_evicted_blocks,
+        prefix_hit_rate=engine.prefix_hit_rate,
     )
 
 

@@ -8,7 +8,7 @@ from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.scheduler import Scheduler, SequenceUpdate
 from appliance.engine.sequence import SamplingParams, Sequence, SequenceId
-from appliance.engine.stream import FinishEvent, TokenEvent, TokenStream
+from appliance.engine.stream import MOST_UNREAD, FinishEvent, TokenEvent, TokenStream
 from engine.scripted_runner import ScriptedRunner
 
 _sequence_ids = itertools.count(1)
@@ -108,9 +108,15 @@ def make_bench(
     return Bench(scheduler, runner, clock)
 
 
-def make_engine(bench: Bench, *, queue_limit: int = 256) -> Engine:
+def make_engine(bench: Bench, *, queue_limit: int = 256, most_unread: int = MOST_UNREAD) -> Engine:
     """An engine on the bench's own scheduler, runner and clock, to be stepped by hand."""
-    return Engine(bench.runner, bench.scheduler, queue_limit=queue_limit, clock=bench.clock)
+    return Engine(
+        bench.runner,
+        bench.scheduler,
+        queue_limit=queue_limit,
+        most_unread=most_unread,
+        clock=bench.clock,
+    )
 
 
 def read_all(stream: TokenStream) -> tuple[list[TokenEvent], FinishEvent]:

@@ -333,3 +333,44 @@ def test_prompt_tokens_per_second_leave_out_prefix_hits() -> None:
     assert [b.num_new_tokens for b in batches] == [21, 1]
     assert engine.snapshot().prompt_tokens_per_s == pytest.approx(22 / 2)
     assert engine.snapshot().num_prompt_tokens == 42
+
+
+def test_a_stream_that_nobody_reads_ends_at_its_bound_and_no_other_does() -> None:
+    bench = make_bench()
+    engine = make_engine(bench, most_unread=10)
+    params = SamplingParams(max_tokens=60)
+    unread, read = engine.submit([1, 2], params), engine.submit([3, 4], params)
+    received: list[int] = []
+    while engine.step():
+        bench.scheduler.check_invariants()
+        event = next(read)
+        received.extend(event.token_ids if isinstance(event, TokenEvent) else ())
+    assert tuple(received) == expected(bench, [3, 4], params)
+    events, finish = read_all(unread)
+    assert token_ids(events) == expected(bench, [1, 2], params)[:11]
+    assert (finish.reason, finish.num_output_tokens) == (FinishReason.UNREAD, 11)
+    snapshot = engine.snapshot()
+    assert (snapshot.num_used_blocks, snapshot.num_aborted, snapshot.num_finished) == (0, 1, 1)
+
+
+def test_the_snapshot_tells_what_the_pool_holds_wastes_refused_and_evicted() -> None:
+    bench = make_bench(num_blocks=8, block_size=4)
+    engine = make_engine(bench)
+    assert engine.snapshot().allocation_success is None
+    assert engine.snapshot().prefix_hit_rate is None
+    for _ in range(2):
+        engine.submit(list(range(9)), SamplingParams(max_tokens=1))
+        run(engine)
+    snapshot = engine.snapshot()
+    assert (snapshot.num_used_blocks, snapshot.num_cached_blocks, snapshot.num_free_blocks) == (0, 2, 6)
+    assert snapshot.prefix_hit_rate == 8 / 18
+    assert (snapshot.num_wasted_slots, snapshot.num_evicted_blocks) == (0, 0)
+    engine.submit(list(range(100, 109)), SamplingParams(max_tokens=20))
+    engine.step()
+    assert engine.snapshot().num_wasted_slots == 2  # three blocks for nine tokens and one to come
+    engine.submit(list(range(200, 210)), SamplingParams(max_tokens=20))
+    run(engine)
+    snapshot = engine.snapshot()
+    assert snapshot.num_evicted_blocks >= 2
+    assert snapshot.num_refused_allocations == snapshot.num_preemptions > 0
+    assert snapshot.allocation_success == 1 - snapshot.num_refused_allocations / snapshot.num_allocations

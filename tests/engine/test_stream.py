@@ -164,3 +164,13 @@ def test_cancelling_asks_the_engine_with_the_reason() -> None:
     with stream:
         pass
     assert aborted == [(7, FinishReason.STOP), (7, FinishReason.ABORT)]
+
+
+def test_what_may_gather_unread_is_bounded() -> None:
+    stream = TokenStream(SequenceId(1), lambda *_: None, most_unread=3)
+    logprobs = TokenLogprobs(logprob=-1.0, top=((5, -1.0), (6, -2.0)))
+    assert stream.push(TokenEvent(token_ids=(1, 2, 3)))
+    assert not stream.push(TokenEvent(token_ids=(4,)))
+    assert next(stream) == TokenEvent(token_ids=(1, 2, 3, 4))
+    assert stream.push(TokenEvent(token_ids=(5,), logprobs=(logprobs,)))
+    assert not stream.push(TokenEvent(token_ids=(6,), logprobs=(logprobs,)))

@@ -17,6 +17,7 @@ from litestar.types import ASGIApp
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.scheduler import Scheduler
+from appliance.engine.stream import MOST_UNREAD
 from appliance.formats.gguf import read_gguf
 from appliance.model_pool import ModelFacts, ModelPool, ResidentModel
 from appliance.server.app import create_app
@@ -82,6 +83,7 @@ def make_rig(
     *,
     limits: ServerLimits | None = None,
     queue_limit: int = 256,
+    most_unread: int = MOST_UNREAD,
     max_sequences: int = 32,
     step_s: float = 0.0,
     num_blocks: int = _NUM_BLOCKS,
@@ -98,7 +100,7 @@ def make_rig(
         step_tokens=512,
         context_length=context_length,
     )
-    engine = Engine(runner, scheduler, queue_limit=queue_limit)
+    engine = Engine(runner, scheduler, queue_limit=queue_limit, most_unread=most_unread)
     template = (
         ChatTemplate(chat_template, TOKENIZER.bos_token, TOKENIZER.eos_token) if chat_template else None
     )
