@@ -32,6 +32,7 @@ def _mistral_from_hf(config: HFConfig, facts: TensorFacts) -> ModelConfig:
 
 
 def _mixtral_from_hf(config: HFConfig, facts: TensorFacts) -> ModelConfig:
+    config = config.with_defaults(_MIXTRAL_DEFAULTS)
     experts = ExpertConfig(
         num_experts=config.get_int("num_local_experts", 8),
         num_active=config.get_int("num_experts_per_tok", 2),
@@ -40,6 +41,7 @@ def _mixtral_from_hf(config: HFConfig, facts: TensorFacts) -> ModelConfig:
     return replace(_mistral_from_hf(config, facts), architecture="mixtral", experts=experts)
 
 
+_MIXTRAL_DEFAULTS = {"rope_theta": 1e6, "rms_norm_eps": 1e-5, "num_key_value_heads": 8}
 _MIXTRAL_EXPERT = "model.layers.{layer}.block_sparse_moe.experts.{expert}"
 MIXTRAL_NAMES = renamed(
     HF_NAMES,

@@ -18,7 +18,7 @@ def _from_gguf(metadata: Metadata, facts: TensorFacts) -> ModelConfig:
 
 
 def _from_hf(config: HFConfig, facts: TensorFacts) -> ModelConfig:
-    return _olmo2(base_from_hf("olmo2", config, facts))
+    return _olmo2(base_from_hf("olmo2", config.with_defaults({"rms_norm_eps": 1e-5}), facts))
 
 
 OLMO2 = Architecture(name="olmo2", model_types=("olmo2",), from_gguf=_from_gguf, from_hf=_from_hf)

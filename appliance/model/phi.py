@@ -18,11 +18,12 @@ def _from_gguf(metadata: Metadata, facts: TensorFacts) -> ModelConfig:
 
 
 def _from_hf(config: HFConfig, facts: TensorFacts) -> ModelConfig:
-    shape = base_from_hf("phi3", config, facts)
+    shape = base_from_hf("phi3", config.with_defaults(_HF_DEFAULTS), facts)
     window = config.get_int("sliding_window") if config.has("sliding_window") else None
     return with_windows(shape, config, lambda _: True, window)
 
 
+_HF_DEFAULTS = {"rms_norm_eps": 1e-5}
 _QKV, _GATE_UP = "model.layers.{layer}.self_attn.qkv_proj", "model.layers.{layer}.mlp.gate_up_proj"
 PHI3 = Architecture(
     name="phi3",

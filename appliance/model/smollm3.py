@@ -10,7 +10,7 @@ from appliance.model.hf_config import HFConfig
 from appliance.model.hf_shape import base_from_hf, with_windows
 
 _PERIOD = 4
-_HF_DEFAULTS = {"num_key_value_heads": 4, "tie_word_embeddings": True}
+_HF_DEFAULTS = {"num_key_value_heads": 4, "tie_word_embeddings": True, "rope_theta": 2e6}
 
 
 def _with_ropes(shape: ModelConfig, turns: list[bool]) -> ModelConfig:
