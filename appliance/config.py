@@ -83,8 +83,22 @@ class Settings:
     max_sequences: int = setting(32, "most sequences generated at once", minimum=1, maximum=4096)
     step_tokens: int = setting(512, "most tokens computed in one step", minimum=16, maximum=65536)
     threads: int | None = setting(None, "CPU threads; every core by default", minimum=1, maximum=1024)
-    queue: int = setting(256, "most requests waiting; more are answered 429", minimum=0)
+    queue: int = setting(256, "most requests waiting in a service class; more are answered 429", minimum=0)
     deadline: float = setting(600.0, "longest wait in the queue, in seconds", minimum=0.1, metavar="SECONDS")
+    short_tokens: int = setting(
+        512, "requests of fewer expected tokens have a lane of their own; 0: one lane for all", minimum=0
+    )
+    stream_slowdown: float = setting(
+        2.0, "most times that prompts may stretch the gaps of running answers; 0: no limit", minimum=0
+    )
+    headroom: float = setting(
+        0.25, "share of the KV pool that starting requests leave to running ones", minimum=0, maximum=0.9
+    )
+    patience: float = setting(
+        30.0, "wait in seconds after which no class or lane stands back", minimum=0, metavar="SECONDS"
+    )
+    no_classes: bool = setting(False, "treat every service_tier alike")
+    no_admission_windows: bool = setting(False, "let every class start requests at any time")
     api_key: str | None = setting(None, "key that clients must send", metavar="KEY")
     no_dashboard: bool = setting(False, "serve without the dashboard")
     json_logs: bool = setting(False, "log one JSON object a line")

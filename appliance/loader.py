@@ -11,10 +11,10 @@ import torch
 from appliance import paths
 from appliance.catalog import ModelFile
 from appliance.config import Settings
+from appliance.engine.assembly import Policies, make_scheduler
 from appliance.engine.batch import Batch, ScheduledSequence
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
-from appliance.engine.scheduler import Scheduler
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.errors import BadSetting
 from appliance.formats.gguf import GGUFFile, read_gguf
@@ -138,19 +138,32 @@ def _start_engine(
     runner = ModelRunner(backend)
     report("warming up", None)
     warm_up(runner)
-    scheduler = Scheduler(
+    scheduler = make_scheduler(
         BlockPool(
             plan.num_blocks,
             backend.kv_layout.block_size,
             namespace=f"{model_id}/{loaded.precision}/{loaded.kv_dtype}",
         ),
+        _policies(settings),
         max_sequences=settings.max_sequences,
         step_tokens=settings.step_tokens,
         context_length=context_length,
+        queue_limit=settings.queue,
     )
     engine = Engine(runner, scheduler, queue_limit=settings.queue)
     engine.start()
     return engine
+
+
+def _policies(settings: Settings) -> Policies:
+    return Policies(
+        short_work_tokens=settings.short_tokens,
+        uses_classes=not settings.no_classes,
+        uses_windows=not settings.no_admission_windows,
+        stream_slowdown=settings.stream_slowdown,
+        headroom=settings.headroom,
+        patience_s=settings.patience,
+    )
 
 
 def warm_up(runner: ModelRunner) -> None:

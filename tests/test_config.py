@@ -30,13 +30,19 @@ EXAMPLES: dict[str, tuple[tuple[str, object], tuple[str, object]]] = {
     "threads": (("1", 1), ("64", 64)),
     "queue": (("0", 0), ("9", 9)),
     "deadline": (("0.1", 0.1), ("1e3", 1000.0)),
+    "short_tokens": (("0", 0), ("2000", 2000)),
+    "stream_slowdown": (("0", 0.0), ("1.5", 1.5)),
+    "headroom": (("0", 0.0), ("0.3", 0.3)),
+    "patience": (("0", 0.0), ("5", 5.0)),
+    "no_classes": (("true", True), ("on", True)),
+    "no_admission_windows": (("true", True), ("1", True)),
     "api_key": (("s3cret", "s3cret"), ("ü", "ü")),
     "no_dashboard": (("true", True), ("on", True)),
     "json_logs": (("1", True), ("YES", True)),
     "models_dir": (("/srv/models", Path("/srv/models")), ("a b", Path("a b"))),
 }
 NAMES = [field.name for field in fields(Settings)]
-SWITCHES = {"no_dashboard", "json_logs"}
+SWITCHES = {"no_dashboard", "json_logs", "no_classes", "no_admission_windows"}
 by_name = pytest.mark.parametrize("name", NAMES)
 
 
@@ -163,6 +169,12 @@ BAD: list[tuple[str, str, str]] = [
     ("deadline", "soon", "a number is needed"),
     ("deadline", "nan", "a finite number is needed"),
     ("deadline", "inf", "a finite number is needed"),
+    ("short_tokens", "-1", "the least is 0"),
+    ("stream_slowdown", "-0.1", "the least is 0"),
+    ("headroom", "0.95", "the most is 0.9"),
+    ("patience", "-1", "the least is 0"),
+    ("no_classes", "perhaps", "write true or false"),
+    ("no_admission_windows", "2", "write true or false"),
     ("api_key", "", "an empty value has no meaning"),
     ("no_dashboard", "maybe", "write true or false"),
     ("json_logs", "2", "write true or false"),

@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from appliance.engine.batch import Batch
-from appliance.engine.sequence import FinishReason, Sequence
+from appliance.engine.sequence import FinishReason, Sequence, ServiceClass
 
 _RATE_WINDOW_S = 5.0
 _FINISH_WINDOW_S = 30.0  # sequences end far less often than tokens come
@@ -67,7 +67,10 @@ class Counters:
     num_output_tokens: int = 0
     prompt_rate: RateWindow = field(default_factory=lambda: RateWindow(_RATE_WINDOW_S))
     output_rate: RateWindow = field(default_factory=lambda: RateWindow(_RATE_WINDOW_S))
-    finish_rate: RateWindow = field(default_factory=lambda: RateWindow(_FINISH_WINDOW_S))
+    num_refused: dict[ServiceClass, int] = field(default_factory=lambda: dict.fromkeys(ServiceClass, 0))
+    finish_rates: dict[ServiceClass, RateWindow] = field(
+        default_factory=lambda: {each: RateWindow(_FINISH_WINDOW_S) for each in ServiceClass}
+    )
 
     def count_step(self, batch: Batch, num_output_tokens: int, *, start_s: float, end_s: float) -> None:
         """Count a step. Prompt tokens are those it computed, so prefix hits are not among them."""
@@ -92,10 +95,15 @@ class Counters:
                 self.num_finished += 1
         start_s = sequence.arrival_s if sequence.started_s is None else sequence.started_s
         # One sequence that ran for minutes must not stretch the span over which the others are counted.
-        self.finish_rate.add(1, start_s=max(start_s, now_s - _FINISH_WINDOW_S), end_s=now_s)
+        self.finish_rates[sequence.service_class].add(
+            1, start_s=max(start_s, now_s - _FINISH_WINDOW_S), end_s=now_s
+        )
 
-    def retry_after_s(self, now_s: float) -> int:
-        """Whole seconds until the next sequence should end, by how often they ended lately."""
-        rate = self.finish_rate.per_s(now_s)
-        wait_s = 1 / rate if rate else _FINISH_WINDOW_S
+    def retry_after_s(self, service_class: ServiceClass, num_waiting: int, now_s: float) -> int:
+        """Whole seconds until a quarter of a class's queue should be done, by how often they ended lately.
+
+        A quarter, not one: all that are refused meanwhile come back at once.
+        """
+        rate = self.finish_rates[service_class].per_s(now_s)
+        wait_s = max(1, num_waiting // 4) / rate if rate else _FINISH_WINDOW_S
         return max(1, min(_MOST_RETRY_S, math.ceil(wait_s)))

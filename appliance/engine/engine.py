@@ -14,10 +14,12 @@ from dataclasses import dataclass
 
 from appliance.engine.batch import Batch, FailureKind, Runner, SequenceOutput, StepFailure, StepResult
 from appliance.engine.counters import Counters
+from appliance.engine.reporting import take_snapshot
 from appliance.engine.scheduler import Scheduler, SequenceUpdate
-from appliance.engine.sequence import FinishReason, SamplingParams, Sequence, SequenceId
-from appliance.engine.stats import EngineSnapshot, SequenceSnapshot
+from appliance.engine.sequence import FinishReason, SamplingParams, Sequence, SequenceId, ServiceClass
+from appliance.engine.stats import EngineSnapshot
 from appliance.engine.stream import MOST_UNREAD, FinishEvent, TokenEvent, TokenStream
+from appliance.engine.waiting_queue import QueuePlace
 from appliance.errors import NotReady, QueueFull
 
 logger = logging.getLogger(__name__)
@@ -34,8 +36,9 @@ class _Live:
 class Engine:
     """Generates for many clients at once. Everything but `step` may be called from any thread.
 
-    `queue_limit` bounds the sequences that wait beyond those that the next step can start, `most_unread`
-    what may gather in a stream that nobody reads before its sequence is ended.
+    `queue_limit` bounds the sequences of each service class that wait, beyond those that the next step can
+    start, so that one class cannot fill the queue of another; `most_unread` bounds what may gather in a
+    stream that nobody reads before its sequence is ended.
     """
 
     def __init__(
@@ -77,15 +80,23 @@ class Engine:
         params: SamplingParams,
         *,
         deadline_s: float | None = None,
+        end_within_s: float | None = None,
+        service_class: ServiceClass = ServiceClass.SILVER,
         cache_salt: str = "",
     ) -> TokenStream:
-        """Queue a generation; `deadline_s` is how many seconds it may wait for its first step.
+        """Queue a generation that may wait `deadline_s` for its first step and end after `end_within_s`.
 
-        Prompts share cached blocks only under the same `cache_salt`. Raises InvalidRequest, PromptTooLong,
-        QueueFull, or NotReady while the engine drains or has stopped.
+        Past the latter it ends with DEADLINE and the tokens so far. Prompts share cached blocks only under
+        the same `cache_salt`. Raises InvalidRequest, PromptTooLong, QueueFull, or NotReady while the engine
+        drains or has stopped.
         """
         (stream,) = self.submit_choices(
-            prompt_token_ids, (params,), deadline_s=deadline_s, cache_salt=cache_salt
+            prompt_token_ids,
+            (params,),
+            deadline_s=deadline_s,
+            end_within_s=end_within_s,
+            service_class=service_class,
+            cache_salt=cache_salt,
         )
         return stream
 
@@ -95,6 +106,8 @@ class Engine:
         choices: SequenceOf[SamplingParams],
         *,
         deadline_s: float | None = None,
+        end_within_s: float | None = None,
+        service_class: ServiceClass = ServiceClass.SILVER,
         cache_salt: str = "",
     ) -> tuple[TokenStream, ...]:
         """Queue several answers to one prompt, which is computed once; all of them or none."""
@@ -109,12 +122,14 @@ class Engine:
                 max_output_tokens=self._scheduler.max_output_tokens(len(prompt_token_ids), params),
                 arrival_s=now_s,
                 deadline_s=None if deadline_s is None else now_s + deadline_s,
+                end_by_s=None if end_within_s is None else now_s + end_within_s,
+                service_class=service_class,
                 cache_salt=cache_salt,
                 fork_of=sequences[0] if sequences else None,
             )
             sequences.append(sequence)
         with self._changed:
-            self._check_admission(len(sequences), now_s)
+            self._check_admission(sequences[0].service_class, len(sequences), now_s)
             streams = tuple(self._enter(sequence) for sequence in sequences)
             self._changed.notify_all()
         return streams
@@ -167,32 +182,12 @@ class Engine:
     def snapshot(self) -> EngineSnapshot:
         """Return the engine's state at this moment."""
         with self._changed:
-            now_s = self._clock()
-            scheduler, counters = self._scheduler, self._counters
-            return EngineSnapshot(
-                num_running=scheduler.num_running,
-                num_waiting=scheduler.num_waiting,
-                num_steps=counters.num_steps,
-                num_finished=counters.num_finished,
-                num_aborted=counters.num_aborted,
-                num_failed=counters.num_failed,
-                num_rejected=counters.num_rejected,
-                num_preemptions=scheduler.num_preemptions,
-                num_prompt_tokens=scheduler.num_prompt_tokens,
-                num_output_tokens=counters.num_output_tokens,
-                num_prefix_hit_tokens=scheduler.num_prefix_hit_tokens,
-                prompt_tokens_per_s=counters.prompt_rate.per_s(now_s),
-                output_tokens_per_s=counters.output_rate.per_s(now_s),
-                block_size=scheduler.pool.block_size,
-                num_blocks=scheduler.pool.num_blocks,
-                num_used_blocks=scheduler.pool.num_used,
-                num_cached_blocks=scheduler.pool.num_cached,
-                num_wasted_slots=scheduler.num_wasted_slots,
-                num_allocations=scheduler.pool.counters.num_allocations,
-                num_refused_allocations=scheduler.pool.counters.num_refused_allocations,
-                num_evicted_blocks=scheduler.pool.counters.num_evicted_blocks,
-                sequences=tuple(_sequence_snapshot(s, now_s) for s in scheduler.live_sequences()),
-            )
+            return take_snapshot(self._scheduler, self._counters, self._clock())
+
+    def queue_place(self, sequence_id: SequenceId) -> QueuePlace | None:
+        """Where a sequence stands among those of its class that wait for their first start; else None."""
+        with self._changed:
+            return self._scheduler.waiting.place(sequence_id)
 
     def _enter(self, sequence: Sequence) -> TokenStream:
         stream = TokenStream(sequence.sequence_id, self.abort, most_unread=self._most_unread)
@@ -200,13 +195,14 @@ class Engine:
         self._scheduler.add(sequence)
         return stream
 
-    def _check_admission(self, num_new: int, now_s: float) -> None:
+    def _check_admission(self, service_class: ServiceClass, num_new: int, now_s: float) -> None:
         if self._refusal is not None:
             raise NotReady(self._refusal)
-        num_waiting = self._scheduler.num_waiting
+        num_waiting = self._scheduler.num_waiting_in(service_class)
         if num_waiting + num_new > self._queue_limit + self._scheduler.num_open_places:
             self._counters.num_rejected += num_new
-            retry_after_s = self._counters.retry_after_s(now_s)
+            self._counters.num_refused[service_class] += num_new
+            retry_after_s = self._counters.retry_after_s(service_class, num_waiting, now_s)
             raise QueueFull(num_waiting=num_waiting, limit=self._queue_limit, retry_after_s=retry_after_s)
 
     def _refuse(self, why: str) -> None:
@@ -328,23 +324,3 @@ def _finish_event(sequence: Sequence, failure: StepFailure | None, now_s: float)
         queue_s=(now_s if sequence.started_s is None else sequence.started_s) - sequence.arrival_s,
         failure=failure,
     )
-
-
-def _sequence_snapshot(sequence: Sequence, now_s: float) -> SequenceSnapshot:
-    return SequenceSnapshot(
-        sequence_id=sequence.sequence_id,
-        status=sequence.status,
-        age_s=now_s - sequence.arrival_s,
-        num_prompt_tokens=sequence.num_prompt_tokens,
-        num_computed_tokens=sequence.num_computed_tokens,
-        num_output_tokens=sequence.num_output_tokens,
-        output_tokens_per_s=_output_tokens_per_s(sequence),
-    )
-
-
-def _output_tokens_per_s(sequence: Sequence) -> float | None:
-    """The first token has no gap before it, so a rate needs two."""
-    if sequence.first_token_s is None or sequence.last_token_s is None:
-        return None
-    span_s = sequence.last_token_s - sequence.first_token_s
-    return (sequence.num_output_tokens - 1) / span_s if span_s > 0 else None

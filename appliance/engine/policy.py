@@ -32,6 +32,9 @@ class WaitingOrder(Protocol):
     def first_token(self, sequence: Sequence, now_s: float) -> None:
         """Note that a sequence got its first token."""
 
+    def window_s(self, service_class: ServiceClass) -> float | None:
+        """The least time between admissions of a class while classes compete; None if there is none."""
+
 
 class ArrivalOrder:
     """First come, first served; those in front, such as preempted ones, before all."""
@@ -50,6 +53,9 @@ class ArrivalOrder:
 
     def first_token(self, sequence: Sequence, now_s: float) -> None:
         pass
+
+    def window_s(self, service_class: ServiceClass) -> float | None:  # noqa: ARG002  # the same for all
+        return None
 
 
 _KeyT = TypeVar("_KeyT", ServiceClass, Lane)
@@ -89,7 +95,7 @@ class FairOrder:
     def __init__(
         self, *, patience_s: float = 30.0, queue_limit: int = 256, windows: AdmissionWindows | None = None
     ) -> None:
-        self.windows = windows
+        self._windows = windows
         self._patience_s = patience_s
         self._queue_limit = max(1, queue_limit)
         self._classes: _Shares[ServiceClass] = _Shares(CLASS_WEIGHTS)
@@ -113,12 +119,15 @@ class FairOrder:
         self._lanes[own.service_class].serve(own.lane, sequence.expected_work, lanes)
         is_rescue = sequence is self._to_rescue(waiting, now_s)
         self._num_starts_since_rescue = 0 if is_rescue else self._num_starts_since_rescue + 1
-        if self.windows is not None:
-            self.windows.admitted(sequence.service_class, now_s)
+        if self._windows is not None:
+            self._windows.admitted(sequence.service_class, now_s)
 
     def first_token(self, sequence: Sequence, now_s: float) -> None:
-        if self.windows is not None:
-            self.windows.first_token(sequence.service_class, now_s - sequence.arrival_s, now_s)
+        if self._windows is not None:
+            self._windows.first_token(sequence.service_class, now_s - sequence.arrival_s, now_s)
+
+    def window_s(self, service_class: ServiceClass) -> float | None:
+        return None if self._windows is None else self._windows.width_s(service_class)
 
     def _to_rescue(self, waiting: WaitingQueue, now_s: float) -> Sequence | None:
         first = waiting.first_arrived
@@ -133,8 +142,8 @@ class FairOrder:
         self, waiting: WaitingQueue, competing: set[ServiceClass], now_s: float, num_running: int
     ) -> set[ServiceClass]:
         """Windows part classes that compete; with nobody to protect they would only lose time."""
-        if self.windows is None or num_running == 0 or len(competing) < 2:
+        if self._windows is None or num_running == 0 or len(competing) < 2:
             return competing
         for each in competing:
-            self.windows.adapt(each, now_s, backlog=waiting.num_in_class(each) / self._queue_limit)
-        return {each for each in competing if self.windows.is_open(each, now_s)}
+            self._windows.adapt(each, now_s, backlog=waiting.num_in_class(each) / self._queue_limit)
+        return {each for each in competing if self._windows.is_open(each, now_s)}

@@ -29,6 +29,7 @@ from appliance.engine.sequence import (
     Sequence,
     SequenceId,
     SequenceStatus,
+    ServiceClass,
 )
 from appliance.engine.step_budget import FixedBudget, StepBudget
 from appliance.engine.triage import Triage
@@ -99,6 +100,14 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self.waiting) + len(self._followers)
+
+    def num_waiting_in(self, service_class: ServiceClass) -> int:
+        """How many of a class wait."""
+        return sum(s.service_class is service_class for s in chain(self.waiting, self._followers))
+
+    def admission_window_s(self, service_class: ServiceClass) -> float | None:
+        """The least time between admissions of a class while classes compete; None without windows."""
+        return self._order.window_s(service_class)
 
     @property
     def num_live(self) -> int:

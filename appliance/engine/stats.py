@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from appliance.engine.sequence import SequenceId, SequenceStatus
+from appliance.engine.sequence import SequenceId, SequenceStatus, ServiceClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +19,24 @@ class SequenceSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassSnapshot:
+    """One service class. Its window is the least time between its admissions while classes compete."""
+
+    service_class: ServiceClass
+    num_running: int
+    num_waiting_short: int  # by lane: expected work up to the limit, or beyond
+    num_waiting_long: int
+    num_refused: int  # since the start, for a full queue
+    admission_window_s: float | None  # None without windows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSnapshot:
     """The engine at one moment. Blocks: used are referenced; cached are reusable; both leave `free`.
 
     A refused allocation ends nothing: its sequence waits, or a later one is preempted for it.
+    `num_budget_tokens` is how many prompt tokens the last step with prompts might compute, of the
+    `step_tokens` that a step holds at most.
     """
 
     num_running: int
@@ -47,6 +61,9 @@ class EngineSnapshot:
     num_refused_allocations: int
     num_evicted_blocks: int
     sequences: tuple[SequenceSnapshot, ...]
+    step_tokens: int
+    num_budget_tokens: int
+    classes: tuple[ClassSnapshot, ...]  # gold, silver, bronze
 
     @property
     def num_free_blocks(self) -> int:

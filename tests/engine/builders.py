@@ -7,7 +7,7 @@ from appliance.engine.batch import Batch
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.scheduler import Scheduler, SequenceUpdate
-from appliance.engine.sequence import SamplingParams, Sequence, SequenceId
+from appliance.engine.sequence import SamplingParams, Sequence, SequenceId, ServiceClass
 from appliance.engine.stream import MOST_UNREAD, FinishEvent, TokenEvent, TokenStream
 from engine.scripted_runner import ScriptedRunner
 
@@ -43,6 +43,7 @@ class Bench:
         salt: str = "",
         deadline_s: float | None = None,
         fork_of: Sequence | None = None,
+        service_class: ServiceClass = ServiceClass.SILVER,
     ) -> Sequence:
         params = params or SamplingParams()
         sequence = Sequence(
@@ -55,6 +56,7 @@ class Bench:
             deadline_s=deadline_s,
             cache_salt=salt,
             fork_of=fork_of,
+            service_class=service_class,
         )
         self.scheduler.add(sequence)
         return sequence

@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.engine.counters import Counters, RateWindow
-from appliance.engine.sequence import FinishReason, SamplingParams, Sequence, SequenceId
+from appliance.engine.sequence import FinishReason, SamplingParams, Sequence, SequenceId, ServiceClass
 
 
 def ended(reason: FinishReason, *, arrival_s: float, started_s: float | None = None) -> Sequence:
@@ -72,11 +72,11 @@ def test_each_end_is_counted_where_it_belongs(reason: FinishReason, counter: str
 
 def test_the_time_to_retry_follows_how_often_sequences_end() -> None:
     counters = Counters()
-    assert counters.retry_after_s(50.0) == 30
+    assert counters.retry_after_s(ServiceClass.SILVER, 3, 50.0) == 30
     for index in range(4):
         now_s = 100.0 + 7 * index
         counters.count_end(ended(FinishReason.STOP, arrival_s=now_s - 9, started_s=now_s - 7), now_s)
-    assert counters.retry_after_s(121.0) == 7
+    assert counters.retry_after_s(ServiceClass.SILVER, 3, 121.0) == 7
 
 
 def test_one_very_long_sequence_does_not_hide_that_others_end_often() -> None:
@@ -85,4 +85,4 @@ def test_one_very_long_sequence_does_not_hide_that_others_end_often() -> None:
     for index in range(60):
         now_s = 1000.0 + index / 2
         counters.count_end(ended(FinishReason.STOP, arrival_s=now_s - 1, started_s=now_s - 1), now_s)
-    assert counters.retry_after_s(1029.5) == 1
+    assert counters.retry_after_s(ServiceClass.SILVER, 3, 1029.5) == 1

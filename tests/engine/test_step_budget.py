@@ -1,0 +1,143 @@
+"""How many prompt tokens a step may take: the learned step times, and the budget they allow."""
+
+import random
+
+import pytest
+
+from appliance.engine.batch import Batch, ScheduledSequence
+from appliance.engine.sequence import SamplingParams, Sequence, SequenceId
+from appliance.engine.step_budget import AdaptiveBudget, FixedBudget
+from appliance.engine.step_time import StepLoad, StepTimeModel
+
+
+def true_s(load: StepLoad) -> float:
+    """A device: 8 ms, 2 ms a prompt token, 4 ms a stream, 2 us a token read back, 1 us a pair."""
+    streams = 4e-3 * load.num_streams + 2e-6 * load.stream_context
+    return 8e-3 + 2e-3 * load.prompt_tokens + streams + 1e-6 * load.prompt_pairs
+
+
+def loads(count: int) -> list[StepLoad]:
+    rng = random.Random(5)  # draws a workload
+    return [
+        StepLoad(
+            num_streams=rng.randint(0, 32),
+            stream_context=rng.randint(0, 30_000),
+            prompt_tokens=(tokens := rng.choice([0, 0, 7, 30, 200])),
+            prompt_pairs=tokens * rng.randint(0, 6000),
+        )
+        for _ in range(count)
+    ]
+
+
+def test_step_times_are_learned() -> None:
+    model = StepTimeModel()
+    for load in loads(300):
+        model.observe(load, true_s(load))
+    for load in loads(50):
+        assert model.predict_s(load) == pytest.approx(true_s(load), rel=0.1)
+
+
+def test_a_slower_machine_is_noticed() -> None:
+    model = StepTimeModel()
+    for load in loads(300):
+        model.observe(load, true_s(load))
+    for load in loads(1000):
+        model.observe(load, 2.5 * true_s(load))
+    load = StepLoad(num_streams=8, stream_context=4000)
+    assert model.predict_s(load) == pytest.approx(2.5 * true_s(load), rel=0.1)
+
+
+def test_one_step_that_was_disturbed_changes_little() -> None:
+    model = StepTimeModel()
+    for load in loads(300):
+        model.observe(load, true_s(load))
+    model.observe(StepLoad(num_streams=4, stream_context=400), 10.0)
+    load = StepLoad(num_streams=4, stream_context=400)
+    assert model.predict_s(load) == pytest.approx(true_s(load), rel=0.2)
+
+
+def test_nothing_ever_costs_less_than_nothing() -> None:
+    model = StepTimeModel()
+    rng = random.Random(6)  # draws a workload
+    for load in loads(200):
+        model.observe(load, rng.random())
+        assert model.predict_s(StepLoad()) >= 0
+        assert model.predict_s(StepLoad(prompt_tokens=100)) >= model.predict_s(StepLoad())
+
+
+def sequence(num_known: int, num_computed: int) -> Sequence:
+    return Sequence(
+        sequence_id=SequenceId(num_known),
+        token_ids=[1] * num_known,
+        num_prompt_tokens=num_known,
+        params=SamplingParams(),
+        max_output_tokens=10,
+        arrival_s=0.0,
+        num_computed_tokens=num_computed,
+    )
+
+
+def batch_of(streams: list[Sequence], prompt: Sequence, num_prompt_tokens: int) -> Batch:
+    shares = [*((s, 1) for s in streams), *([(prompt, num_prompt_tokens)] if num_prompt_tokens else [])]
+    return Batch(
+        sequences=tuple(
+            ScheduledSequence(
+                sequence_id=s.sequence_id,
+                new_token_ids=(1,) * num_new,
+                num_computed_tokens=s.num_computed_tokens,
+                block_table=(),
+                known_token_ids=s.token_ids,
+                num_prompt_tokens=s.num_prompt_tokens,
+                sampling=None,
+            )
+            for s, num_new in shares
+        )
+    )
+
+
+def device_s(streams: list[Sequence], prompt: Sequence, num_prompt_tokens: int) -> float:
+    return true_s(
+        StepLoad(
+            num_streams=len(streams),
+            stream_context=sum(s.num_computed_tokens for s in streams),
+            prompt_tokens=num_prompt_tokens,
+            prompt_pairs=num_prompt_tokens * (prompt.num_computed_tokens + num_prompt_tokens // 2),
+        )
+    )
+
+
+@pytest.mark.parametrize("slowdown", [1.5, 2.0, 4.0])
+def test_a_prompt_takes_what_the_streams_target_leaves_and_no_more(slowdown: float) -> None:
+    budget = AdaptiveBudget(512, slowdown=slowdown)
+    streams = [sequence(301 + i, 300 + i) for i in range(4)]
+    prompt = sequence(6400, 0)
+    alone_s = device_s(streams, prompt, 0)
+    for _ in range(40):
+        budget.observe(batch_of(streams, prompt, 0), alone_s)
+    taken = []
+    while prompt.num_computed_tokens < prompt.num_tokens:
+        tokens = min(budget.prompt_tokens(streams, [prompt]), prompt.num_uncomputed_tokens)
+        step_s = device_s(streams, prompt, tokens)
+        budget.observe(batch_of(streams, prompt, tokens), step_s)
+        prompt.num_computed_tokens += tokens
+        taken.append(step_s / alone_s)
+    settled = sorted(taken[20:])
+    assert settled[int(0.99 * len(settled))] <= slowdown
+    assert sum(settled) / len(settled) > 0.85 * slowdown
+
+
+def test_now_and_then_a_step_goes_without_prompts_so_that_streams_stay_measured() -> None:
+    budget = AdaptiveBudget(512)
+    streams, prompt = [sequence(301, 300)], sequence(6400, 0)
+    budgets = [budget.prompt_tokens(streams, [prompt]) for _ in range(320)]
+    assert budgets.count(0) == 10
+
+
+def test_without_streams_a_prompt_fills_the_step() -> None:
+    budget = AdaptiveBudget(512)
+    assert [budget.prompt_tokens([], [sequence(6400, 0)]) for _ in range(100)] == [512] * 100
+
+
+def test_a_fixed_budget_fills_every_step() -> None:
+    streams = [sequence(301, 300)] * 3
+    assert FixedBudget(64).prompt_tokens(streams, []) == 61
