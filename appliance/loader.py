@@ -6,6 +6,7 @@ Imported only once there is something to load, so that torch is on nobody else's
 import logging
 import time
 
+import msgspec
 import torch
 
 from appliance import paths
@@ -18,7 +19,7 @@ from appliance.engine.engine import Engine
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.errors import BadSetting
 from appliance.formats.gguf import GGUFFile, read_gguf
-from appliance.model_pool import ModelFacts, ResidentModel
+from appliance.model_pool import ModelDefaults, ModelFacts, ResidentModel
 from appliance.observe.resources import ProcessResources
 from appliance.runtime.kv_cache import KVPlan, plan_kv
 from appliance.runtime.loading import LoadedBackend, LoadWishes, Report, load_backend
@@ -73,7 +74,16 @@ def load_model(settings: Settings, found: ModelFile, report: Report) -> Resident
         chat_template=template,
         facts=facts,
         close=engine.stop,
+        defaults=_defaults(found),
     )
+
+
+def _defaults(found: ModelFile) -> ModelDefaults:
+    """What the model's makers recommend, under the names of Ollama's options."""
+    sampling = msgspec.to_builtins(found.entry.sampling) if found.entry else {}
+    if "repetition_penalty" in sampling:
+        sampling["repeat_penalty"] = sampling.pop("repetition_penalty")
+    return ModelDefaults(options=sampling)
 
 
 def _wishes(settings: Settings, device: torch.device, num_threads: int) -> LoadWishes:

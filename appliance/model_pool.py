@@ -1,8 +1,9 @@
 """Which models are resident, one engine each. The only owner of that decision. Loads no torch itself."""
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from appliance.engine.engine import Engine
 from appliance.errors import UnknownModel
@@ -27,6 +28,15 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDefaults:
+    """What holds where a client asks for nothing else."""
+
+    system: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)  # JSON, in the names of Ollama's options
+    messages: tuple[Mapping[str, Any], ...] = ()  # JSON: said before every conversation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentModel:
     """A model that answers: its engine, its text side, and what is known of it."""
 
@@ -37,6 +47,7 @@ class ResidentModel:
     chat_template: ChatTemplate | None
     facts: ModelFacts
     close: Callable[[], None]
+    defaults: ModelDefaults = ModelDefaults()
 
 
 class ModelPool:
@@ -49,6 +60,11 @@ class ModelPool:
     def add(self, model: ResidentModel) -> None:
         with self._lock:
             self._models[model.model_id] = model
+
+    def remove(self, model_id: str) -> ResidentModel | None:
+        """Let no new request find it; the caller closes it. None where it is not resident."""
+        with self._lock:
+            return self._models.pop(model_id, None)
 
     def get(self, name: str) -> ResidentModel:
         """Return the resident model of that id. Raises UnknownModel with the resident ids as remedy."""

@@ -17,7 +17,8 @@ from appliance.download.pull import ensure_model
 from appliance.download.store import ModelStore
 from appliance.download.workspace import PullPhase, PullProgress
 from appliance.errors import ApplianceError
-from appliance.model_pool import ModelPool
+from appliance.model_library import LibraryModel, ModelLibrary
+from appliance.model_pool import ModelPool, ResidentModel
 from appliance.server.app import create_app
 from appliance.server.appliance_state import ApplianceState, ServerLimits
 from appliance.server.http_server import HttpServer
@@ -100,6 +101,8 @@ class Appliance:
         from appliance.loader import load_model
 
         found = find_model(settings, lambda text, share: state.enter("loading", text, progress=share))
+        if state.library is not None:
+            state.library.add_file(found)
         model = load_model(settings, found, self._report_loading)
         state.pool.add(model)
         state.enter("ready")
@@ -118,9 +121,21 @@ def open_appliance(settings: Settings) -> Appliance:
     """Take the address and build an appliance on it. Raises PortTaken or BadSetting before anything loads."""
     check_exposure(settings.host, settings.api_key)
     listener: socket.socket = bind(settings.host, settings.port)
-    state = ApplianceState(pool=ModelPool(), limits=ServerLimits.from_settings(settings))
+    state = ApplianceState(
+        pool=ModelPool(),
+        limits=ServerLimits.from_settings(settings),
+        library=ModelLibrary(Catalog.load(), ModelStore(paths.models_dir(settings.models_dir))),
+        loader=lambda model: _load_again(settings, model),
+    )
     app = create_app(state, api_key=settings.api_key)
     return Appliance(settings, state, HttpServer(app, listener, state=state))
+
+
+def _load_again(settings: Settings, model: LibraryModel) -> ResidentModel:
+    """Load a model that a request asks for while none is loaded."""
+    from appliance.loader import load_model
+
+    return load_model(settings, model.file, lambda text, _: logger.info("%s", text))
 
 
 def find_model(settings: Settings, report: Callable[[str, float | None], None]) -> ModelFile:

@@ -48,13 +48,20 @@ RULES = {
     # The load generator: HTTP only, whatever server answers.
     "appliance.bench": Rule(ours=("appliance.errors", *ENGINE_VALUES), others=("httpx", "msgspec")),
     "appliance.observe": Rule(ours=("appliance.errors", *ENGINE_VALUES), others=("httpx", "psutil")),
+    "appliance.derived_models": Rule(ours=("appliance.errors", "appliance.paths"), others=("msgspec",)),
+    "appliance.model_library": Rule(
+        ours=appliance("catalog derived_models download errors formats paths"), others=("msgspec",)
+    ),
     "appliance.model_pool": Rule(ours=("appliance.engine", "appliance.errors", "appliance.text")),
     "appliance.download": Rule(
         ours=("appliance.catalog", "appliance.errors", "appliance.paths"),
         others=("filelock", "httpx", "huggingface_hub", "msgspec"),
     ),
     "appliance.server": Rule(
-        ours=appliance("catalog config engine errors model_pool observe text"),
+        ours=appliance(
+            "catalog config derived_models download.workspace engine errors model_library model_pool "
+            "observe text"
+        ),
         others=("litestar", "msgspec", "psutil", "uvicorn", "uvloop"),
     ),
     # Shared with the dashboard, which has nothing else of the server.
@@ -67,10 +74,10 @@ RULES = {
         ours=appliance(
             "catalog config engine errors formats model_pool observe paths runtime text",
         ),
-        others=("torch",),
+        others=("msgspec", "torch"),
     ),
     "appliance.serve": Rule(
-        ours=appliance("catalog config download errors loader model_pool paths server"),
+        ours=appliance("catalog config download errors loader model_library model_pool paths server"),
     ),
     "appliance.commands": Rule(
         ours=(

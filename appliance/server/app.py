@@ -12,6 +12,8 @@ from appliance.server.error_responses import (
     handle_http_exception,
     handle_unexpected,
 )
+from appliance.server.ollama import ollama_routes
+from appliance.server.ollama_models import ollama_model_routes
 from appliance.server.openai import openai_routes
 from appliance.server.request_body import ClientGone
 from appliance.server.security import Gate
@@ -25,7 +27,12 @@ def create_app(
     """Return the ASGI application. Without a key only loopback names are answered (`check_exposure`)."""
     snapshots = snapshots or SnapshotSource(state)
     app = Litestar(
-        route_handlers=[*system_routes(state, snapshots), *openai_routes(state)],
+        route_handlers=[
+            *system_routes(state, snapshots),
+            *openai_routes(state),
+            *ollama_routes(state),
+            *ollama_model_routes(state),
+        ],
         exception_handlers={
             ApplianceError: handle_appliance_error,
             HTTPException: handle_http_exception,

@@ -3,17 +3,22 @@
 The loader's thread moves the phase; the event loop reads it. Generations belong to the event loop alone.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from appliance.config import Settings
-from appliance.errors import NotReady
-from appliance.model_pool import ModelPool, ResidentModel
+from appliance.derived_models import DerivedModel, canonical_name
+from appliance.errors import NotReady, UnknownModel
+from appliance.model_library import ModelLibrary
+from appliance.model_pool import ModelDefaults, ModelPool, ResidentModel
 from appliance.observe.latency import LatencyRecorder
+from appliance.server.residency import Loader, Residency
 from appliance.server.schemas import Phase
+from appliance.text.chat_template import ChatTemplate
 
 _LONGEST_NAME_ECHOED = 100  # characters of an unknown model's name in an error
 
@@ -62,11 +67,15 @@ class ApplianceState:
         pool: ModelPool,
         limits: ServerLimits | None = None,
         latency: LatencyRecorder | None = None,
+        library: ModelLibrary | None = None,
+        loader: Loader | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pool = pool
         self.limits = limits or ServerLimits()
         self.latency = latency or LatencyRecorder()
+        self.library = library
+        self.residency = Residency(pool, loader)
         self._clock = clock
         self._started_s = clock()
         self._lock = threading.Lock()
@@ -114,9 +123,43 @@ class ApplianceState:
         return model
 
     def resident_model(self, name: str) -> ResidentModel:
-        """Return the resident model of that id. Raises UnknownModel, which echoes some of the name."""
+        """Return the resident model of that id, alias or derived name.
+
+        Raises UnknownModel, which echoes some of the name.
+        """
         is_long = len(name) > _LONGEST_NAME_ECHOED
-        return self.pool.get(name[:_LONGEST_NAME_ECHOED] + "..." if is_long else name)
+        name = name[:_LONGEST_NAME_ECHOED] + "..." if is_long else name
+        try:
+            return self.pool.get(name)
+        except UnknownModel:
+            return self._resident_by_other_name(name)
+
+    async def loaded_model(self, name: str) -> ResidentModel:
+        """As `resident_model`, but load it first where that is needed and possible. Raises NotReady too."""
+        self.require_ready()
+        try:
+            return self.resident_model(name)
+        except UnknownModel:
+            if self.library is None:
+                raise
+        found = await asyncio.to_thread(self.library.find, name)
+        return self._as_named(await self.residency.load(found), name)
+
+    def _resident_by_other_name(self, name: str) -> ResidentModel:
+        canonical = canonical_name(name)
+        for model in self.pool.list():
+            if canonical_name(model.model_id) == canonical:
+                return model
+        try:
+            base_id = self.library.base_id(name) if self.library else name
+        except UnknownModel as error:
+            resident = tuple(model.model_id for model in self.pool.list())
+            raise UnknownModel(name, nearest=(*resident, *error.nearest)[:3]) from error
+        return self._as_named(self.pool.get(base_id), name)
+
+    def _as_named(self, model: ResidentModel, name: str) -> ResidentModel:
+        derived = self.library.derived(name) if self.library else None
+        return _derived(model, derived) if derived else model
 
     def first_model(self) -> ResidentModel | None:
         models = self.pool.list()
@@ -136,3 +179,16 @@ class ApplianceState:
         """End every answer under way; their clients get an error event. Event loop only."""
         for generation in tuple(self._generations):
             generation.cancel()
+
+
+def _derived(model: ResidentModel, derived: DerivedModel) -> ResidentModel:
+    """The same engine and tokenizer with the derived model's own words. Raises UnsupportedModel."""
+    template = model.chat_template
+    if derived.template is not None:
+        template = ChatTemplate(derived.template, model.tokenizer.bos_token, model.tokenizer.eos_token)
+    defaults = ModelDefaults(
+        system=derived.system if derived.system is not None else model.defaults.system,
+        options={**model.defaults.options, **derived.parameters},
+        messages=tuple(derived.messages) or model.defaults.messages,
+    )
+    return replace(model, chat_template=template, defaults=defaults)

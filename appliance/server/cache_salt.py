@@ -13,6 +13,11 @@ def cache_salt(scope: HTTPScope, wanted: SamplingFields) -> str:
     each other. A client that wants them to share names one `prompt_cache_key` for all.
     """
     partition = _text(wanted.prompt_cache_key) or _text(wanted.user)
+    return tenant_salt(scope, partition)
+
+
+def tenant_salt(scope: HTTPScope, partition: str = "") -> str:
+    """Return the tenant and the part of its prompts that a request belongs to."""
     return f"{scope['state'].get(TENANT_KEY, '')}/{partition}"
 
 

@@ -88,7 +88,7 @@ class BodyDecoder(Generic[_RequestT]):
             unknown = self._fields.decode(body).keys() - self._known
             request = self._decoder.decode(body)
         except msgspec.ValidationError as error:
-            raise _as_invalid_request(str(error)) from error
+            raise as_invalid_request(str(error)) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidJson(f"the request body is not valid JSON in UTF-8: {error}") from error
         except RecursionError:
@@ -104,10 +104,11 @@ class BodyDecoder(Generic[_RequestT]):
                 _log.info("the unknown field %r is ignored from now on", name[:_MAX_NAME_CHARS])
 
 
-def _as_invalid_request(message: str) -> InvalidRequest:
+def as_invalid_request(message: str, *, root: str = "") -> InvalidRequest:
+    """Return the error for what msgspec found; `root` is the field that it looked into."""
     path = _PATH.search(message)
     missing = _MISSING.search(message)
-    place = path[1] if path else ""
+    place = ".".join(filter(None, (root, path[1] if path else "")))
     if missing:
         place = f"{place}.{missing[1]}" if place else missing[1]
     if not place:

@@ -65,7 +65,7 @@ def system_routes(state: ApplianceState, snapshots: SnapshotSource) -> list[HTTP
 
     @route("/", http_method=_LOOK, media_type=MediaType.TEXT, sync_to_thread=False)
     def greet() -> str:
-        return "inference-appliance is running\n"
+        return "Ollama is running"
 
     @route("/health/live", http_method=_LOOK, sync_to_thread=False)
     def report_live() -> Response[bytes]:

@@ -14,11 +14,14 @@ from typing import Any
 from litestar.testing import TestClient
 from litestar.types import ASGIApp
 
+from appliance.catalog import Catalog, ModelFile
+from appliance.download.store import ModelStore
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.scheduler import Scheduler
 from appliance.engine.stream import MOST_UNREAD
 from appliance.formats.gguf import read_gguf
+from appliance.model_library import LibraryModel, ModelLibrary
 from appliance.model_pool import ModelFacts, ModelPool, ResidentModel
 from appliance.server.app import create_app
 from appliance.server.appliance_state import ApplianceState, ServerLimits
@@ -60,6 +63,7 @@ class Rig:
     engine: Engine
     model: ResidentModel
     state: ApplianceState
+    library: ModelLibrary
 
     def reply(self, text: str | bytes, *, ends: bool = True) -> None:
         ids = byte_ids(text) if isinstance(text, bytes) else TOKENIZER.encode(text, parse_special=False)
@@ -82,18 +86,57 @@ class Rig:
 def make_rig(
     *,
     limits: ServerLimits | None = None,
-    queue_limit: int = 256,
-    most_unread: int = MOST_UNREAD,
-    max_sequences: int = 32,
     step_s: float = 0.0,
     num_blocks: int = _NUM_BLOCKS,
-    context_length: int = CONTEXT,
-    chat_template: str | None = CHATML,
     is_ready: bool = True,
+    catalog: Catalog | None = None,
+    **shape: Any,
 ) -> Iterator[Rig]:
+    """`shape` is what `make_resident` takes."""
     runner = ScriptedRunner(
         num_blocks=num_blocks, block_size=_BLOCK_SIZE, vocab_size=TOKENIZER.vocab_size, step_s=step_s
     )
+
+    def load_again(found: LibraryModel) -> ResidentModel:
+        rig.scheduler, rig.model = make_resident(runner, num_blocks, model_id=found.base_id, **shape)
+        rig.engine = rig.model.engine
+        rig.engine.start()
+        return rig.model
+
+    with tempfile.TemporaryDirectory() as folder:
+        library = make_library(Path(folder), catalog)
+        state = ApplianceState(pool=ModelPool(), limits=limits, library=library, loader=load_again)
+        scheduler, model = make_resident(runner, num_blocks, **shape)
+        rig = Rig(
+            runner=runner,
+            scheduler=scheduler,
+            engine=model.engine,
+            model=model,
+            state=state,
+            library=library,
+        )
+        rig.reply("hello world")
+        rig.engine.start()
+        if is_ready:
+            state.pool.add(model)
+            state.enter("ready")
+        try:
+            yield rig
+        finally:
+            rig.engine.stop()
+
+
+def make_resident(
+    runner: ScriptedRunner,
+    num_blocks: int,
+    *,
+    model_id: str = MODEL_ID,
+    queue_limit: int = 256,
+    max_sequences: int = 32,
+    context_length: int = CONTEXT,
+    chat_template: str | None = CHATML,
+    most_unread: int = MOST_UNREAD,
+) -> tuple[Scheduler, ResidentModel]:
     scheduler = Scheduler(
         BlockPool(num_blocks, _BLOCK_SIZE),
         max_sequences=max_sequences,
@@ -105,7 +148,7 @@ def make_rig(
         ChatTemplate(chat_template, TOKENIZER.bos_token, TOKENIZER.eos_token) if chat_template else None
     )
     model = ResidentModel(
-        model_id=MODEL_ID,
+        model_id=model_id,
         created=1_700_000_000,
         engine=engine,
         tokenizer=TOKENIZER,
@@ -113,17 +156,15 @@ def make_rig(
         facts=_facts(context_length),
         close=engine.stop,
     )
-    state = ApplianceState(pool=ModelPool(), limits=limits)
-    rig = Rig(runner=runner, scheduler=scheduler, engine=engine, model=model, state=state)
-    rig.reply("hello world")
-    engine.start()
-    if is_ready:
-        state.pool.add(model)
-        state.enter("ready")
-    try:
-        yield rig
-    finally:
-        engine.stop()
+    return scheduler, model
+
+
+def make_library(folder: Path, catalog: Catalog | None = None) -> ModelLibrary:
+    """A library whose store is empty, with the rig's model as a file outside it."""
+    path = write_gguf(folder / "Tiny-Q8_0.gguf", tiny_vocabulary() | {"general.architecture": "llama"}, {})
+    store = ModelStore(folder / "models")
+    file = ModelFile(model_id=MODEL_ID, path=path)
+    return ModelLibrary(catalog or Catalog((), folder=folder), store, files=(file,))
 
 
 def _facts(context_length: int) -> ModelFacts:
@@ -167,6 +208,12 @@ def open_socket(server: HttpServer, data: bytes = b"") -> socket.socket:
     connection = socket.create_connection(address_of(server), timeout=10)
     connection.sendall(data)
     return connection
+
+
+def ndjson(data: bytes) -> list[Any]:
+    """Every line of JSON, each of which must be whole."""
+    assert data.endswith(b"\n")
+    return [json.loads(line) for line in data.decode().splitlines()]
 
 
 def post(server: HttpServer, path: str, body: dict[str, Any]) -> tuple[int, bytes]:

@@ -78,4 +78,4 @@ def test_the_root_says_what_runs_here(client: TestClient, method: str) -> None:
     response = client.request(method, "/")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain")
-    assert response.text == ("inference-appliance is running\n" if method == "GET" else "")
+    assert response.text == ("Ollama is running" if method == "GET" else "")
