@@ -1,5 +1,9 @@
 """Every architecture against the `transformers` model of that name: random weights, recorded logits."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +51,22 @@ def test_tokens_one_by_one_give_the_logits_of_the_other_implementation(tmp_path:
 
 def test_every_case_is_recorded() -> None:
     assert RECORDED.keys() == CASES.keys()
+
+
+@pytest.mark.slow
+def test_the_other_implementation_still_gives_what_is_recorded(tmp_path: Path) -> None:
+    """Runs where `transformers` is installed, or in the environment that TRANSFORMERS_PYTHON names."""
+    python = os.environ.get("TRANSFORMERS_PYTHON", sys.executable)
+    if subprocess.run([python, "-I", "-c", "import transformers"], capture_output=True).returncode:
+        pytest.skip("transformers is not installed; TRANSFORMERS_PYTHON may name a Python that has it")
+    script = Path(__file__).parent / "record_transformers.py"
+    # By itself and elsewhere: that library looks for a package of the name of one of ours.
+    subprocess.run([python, "-I", script, tmp_path / "live.json"], cwd=tmp_path, check=True, timeout=1200)
+    live = json.loads((tmp_path / "live.json").read_text())
+    for name in CASES:
+        assert live[name]["shapes"] == RECORDED[name]["shapes"]
+        expected = recorded_model(name).logits
+        assert largest_gap(recorded_model(name, live[name]).logits, expected) < MARGIN
 
 
 # What GGUF says as the usual converter writes it: no window of Mistral's, no words of new config files.

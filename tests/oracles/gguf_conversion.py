@@ -32,7 +32,7 @@ def write_converted(path: Path, config: dict[str, Any], weights: dict[str, Array
     for key, array in weights.items():
         found = re.match(r"(.*\.experts)\.(\d+)\.(\w+)\.weight", key)
         if found:
-            merged = f"{found[1].replace('block_sparse_moe', 'block_sparse_moe')}.{found[3]}.weight"
+            merged = f"{found[1]}.{found[3]}.weight"
             experts.setdefault(merged, {})[int(found[2])] = array
         else:
             tensors[_renamed(table, key)] = _stored(name, key, array, config)
