@@ -9,7 +9,11 @@ MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 50
 SHAPELESS_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
 # "path" or "path:function", and why it may be longer: kernels, wire schemas and tables only.
-EXEMPTIONS: dict[str, str] = {}
+EXEMPTIONS: dict[str, str] = {
+    "kernels/attention/gpu_decode.py:attention_decode_kernel": "one kernel, a line per argument",
+    "kernels/attention/gpu_prefill.py:attention_prefill_kernel": "one kernel, a line per argument",
+    "kernels/rope_kv/gpu.py:rope_write_kv_kernel": "one kernel, a line per argument",
+}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

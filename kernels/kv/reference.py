@@ -1,11 +1,14 @@
-"""KV pages in plain torch: write tokens, read a sequence back. Contract: Ops.write_kv."""
+"""KV pages in plain torch: write tokens, read a sequence back. Contracts: Ops.write_kv, copy_blocks."""
 
 import torch
 
+from kernels.int8_weight import quantize_rows
 from kernels.kv_layout import KVOrder, LayerKV
 
 
 def write_kv(key_TKD: torch.Tensor, value_TKD: torch.Tensor, slots_T: torch.Tensor, layer: LayerKV) -> None:
+    written = slots_T >= 0
+    key_TKD, value_TKD, slots_T = key_TKD[written], value_TKD[written], slots_T[written]
     blocks_T, places_T = slots_T // layer.layout.block_size, slots_T % layer.layout.block_size
     for x_TKD, pages, scales in (
         (key_TKD, layer.keys, layer.key_scales),
@@ -29,12 +32,15 @@ def read_kv(
     )
 
 
+def copy_blocks(sources_C: torch.Tensor, targets_C: torch.Tensor, layer: LayerKV) -> None:
+    for pages in (layer.keys, layer.values, layer.key_scales, layer.value_scales):
+        if pages is not None:
+            pages[targets_C] = pages[sources_C]
+
+
 def quantize_heads(x_TKD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Symmetric absmax INT8 per token and head: (int8 like x, float32 scales (T, K))."""
-    x32_TKD = x_TKD.float()
-    scales_TK = x32_TKD.abs().amax(-1) / 127
-    steps_TKD = torch.where(scales_TK[..., None] > 0, x32_TKD / scales_TK[..., None], 0)
-    return steps_TKD.round().clamp(-127, 127).to(torch.int8), scales_TK
+    return quantize_rows(x_TKD)
 
 
 def _read(

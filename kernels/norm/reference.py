@@ -13,4 +13,4 @@ def add_rms_norm(
     x_TH: torch.Tensor, residual_TH: torch.Tensor, weight_H: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     sum_TH = x_TH + residual_TH
-    return rms_norm(sum_TH, weight_H, eps), sum_TH
+    return rms_norm(sum_TH, weight_H, eps).to(x_TH.dtype), sum_TH

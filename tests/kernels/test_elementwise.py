@@ -85,15 +85,22 @@ def test_rms_norm_in_float16_does_not_overflow_inside(ops: Ops) -> None:
 
 @by_dtype
 @pytest.mark.parametrize("hidden", SIZES)
-def test_add_rms_norm_returns_both_in_the_residuals_type(
+def test_add_rms_norm_sums_in_the_residuals_type_and_norms_in_its_inputs(
     ops: Ops, rng, hidden: int, dtype: torch.dtype
 ) -> None:
     x, residual = random(rng, 7, hidden, dtype=dtype), 30 * random(rng, 7, hidden)
     weight = random(rng, hidden)
     normed, total = ops.add_rms_norm(x, residual, weight, 1e-5)
-    assert normed.dtype == total.dtype == torch.float32
+    assert normed.dtype == dtype
+    assert total.dtype == torch.float32
     assert_close(total, wide(x) + wide(residual))
     assert_close(normed, formulas.rms_norm(wide(x) + wide(residual), wide(weight), 1e-5))
+
+
+def test_select_rows_picks_rows_in_the_order_asked_for(ops: Ops, rng) -> None:
+    x = random(rng, 7, 63, dtype=torch.bfloat16)
+    found = ops.select_rows(x, torch.tensor([6, 0, 6]))
+    assert np.array_equal(wide(found), wide(x)[[6, 0, 6]])
 
 
 @by_dtype

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.kv.reference import quantize_heads, read_kv
-from kernels.kv_layout import KVLayout, KVOrder
+from kernels.kv_layout import KVLayout, KVOrder, LayerKV
 from kernels.ops import Ops
 from oracles import kernel_formulas as formulas
 from oracles.pages import poisoned_layer, read_slot
@@ -62,6 +62,48 @@ def test_pages_read_back_in_the_tables_order(ops: Ops, rng, dtype: torch.dtype, 
         expected = [[read_slot(layer, pages, scales, slot, head) for head in range(3)] for slot in slots]
         assert found.dtype == torch.float32
         assert np.allclose(found.double().numpy(), np.array(expected), rtol=1e-6, atol=0)
+
+
+def test_slots_below_zero_write_nothing(ops: Ops, rng) -> None:
+    layer = poisoned_layer(make_layout(torch.float32, KVOrder.BSKD), num_blocks=2)
+    key = torch.ones(3, 3, 5)
+    ops.write_kv(key, key, torch.tensor([-1, 8, -1]), layer)
+    assert (~torch.isnan(layer.keys)).sum() == 3 * 5
+    assert not torch.isnan(layer.keys[1, 1]).any()
+
+
+@by_dtype
+@by_order
+def test_rope_write_kv_is_rope_and_then_write_kv(ops: Ops, rng, dtype: torch.dtype, order: KVOrder) -> None:
+    layout = KVLayout(block_size=7, num_kv_heads=3, head_size=6, dtype=dtype, order=order)
+    together, apart = poisoned_layer(layout, num_blocks=3), poisoned_layer(layout, num_blocks=3)
+    query, key, value = torch.from_numpy(rng.standard_normal((11, 12, 6))).float().split([6, 3, 3], dim=1)
+    angles = torch.from_numpy(rng.uniform(0, 600, (11, 2))).float()
+    slots = torch.from_numpy(rng.permutation(21)[:11])
+    turned = ops.rope_write_kv(query, key, value, angles.cos(), angles.sin(), slots, together)
+    assert torch.equal(turned, ops.rope(query, angles.cos(), angles.sin()))
+    ops.write_kv(ops.rope(key, angles.cos(), angles.sin()), value, slots, apart)
+    for found, expected in zip(stored(together), stored(apart), strict=True):
+        assert torch.equal(found.nan_to_num(9e9), expected.nan_to_num(9e9))
+
+
+@by_dtype
+@by_order
+def test_copied_blocks_equal_their_sources_and_no_other_changes(
+    ops: Ops, rng, dtype: torch.dtype, order: KVOrder
+) -> None:
+    layer = poisoned_layer(make_layout(dtype, order), num_blocks=5)
+    key, value = (torch.from_numpy(rng.standard_normal((35, 3, 5))).float() for _ in range(2))
+    ops.write_kv(key, value, torch.arange(35), layer)
+    before = [tensor.clone() for tensor in stored(layer)]
+    ops.copy_blocks(torch.tensor([4, 0]), torch.tensor([1, 3]), layer)
+    for was, now in zip(before, stored(layer), strict=True):
+        assert torch.equal(now, was[[0, 4, 2, 0, 4]])
+
+
+def stored(layer: LayerKV) -> list[torch.Tensor]:
+    tensors = (layer.keys, layer.values, layer.key_scales, layer.value_scales)
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 @settings(max_examples=60, deadline=None)

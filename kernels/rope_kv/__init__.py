@@ -1,0 +1,1 @@
+"""RoPE, KV write and quantization in one: reference and fast versions."""

@@ -1,0 +1,1 @@
+"""Picking rows: reference and fast versions."""
