@@ -57,17 +57,23 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     serve = commands.add_parser("serve", help="serve a model, with the dashboard on a terminal")
-    serve.add_argument("model", nargs="?", metavar="MODEL", help="catalogue name or model file")
+    serve.add_argument("model", nargs="?", metavar="MODEL", help="catalogue name, model file or folder")
     add_settings_flags(serve, leave_out=("model",))
     serve.set_defaults(handler="appliance.commands.serve:serve")
     _add_run(commands.add_parser("run", help="stream one answer to the terminal"))
     for name, help_text, configure, function in (
         ("pull", "download a model", models.configure_pull, "pull"),
-        ("list", "list the models of the catalogue", models.configure_list, "list_models"),
+        (
+            "list",
+            "list the catalogue and what is on this machine",
+            models.configure_list,
+            "list_models",
+        ),
         ("show", "show everything known of a model", models.configure_show, "show"),
         ("rm", "delete a downloaded model", models.configure_remove, "remove"),
     ):
-        command = commands.add_parser(name, help=help_text)
+        aliases = ["models"] if name == "list" else []
+        command = commands.add_parser(name, help=help_text, aliases=aliases)
         configure(command)
         command.set_defaults(handler=f"appliance.commands.models:{function}")
     _add_dashboard(commands.add_parser("dashboard", help="attach the dashboard to a running appliance"))

@@ -24,6 +24,8 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,99}$"
 # A pin and nothing else: an option or an address in its place would reach pip's command line.
 PIN_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*$"
 MEMBER_PATTERN = r"^(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._/-]*$"
+# How the files of a model in parts are named.
+_PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
 _WINDOWS_DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
 
 Pin = Annotated[str, msgspec.Meta(pattern=PIN_PATTERN)]
@@ -164,15 +166,16 @@ def is_name(text: str) -> bool:
 def resolve_model(name_or_path: str, catalog: Catalog) -> ModelFile | ModelEntry:
     """Say what a user means: a file of theirs, or a catalogue entry.
 
-    With a separator or `.gguf` at its end it is a path; a catalogue name comes before a file of that name
-    in the working folder. Raises UnknownModel, or BadModelFile for a folder.
+    With a separator or the ending of a model file it is a path; a catalogue name comes before a file or
+    folder of that name in the working folder. Raises UnknownModel, or BadModelFile for a folder without a
+    model.
     """
     if _looks_like_path(name_or_path):
         return _model_file(paths.expand_home(Path(name_or_path)))
     try:
         return catalog.find(name_or_path)
     except UnknownModel:
-        if is_name(name_or_path) and Path(name_or_path).is_file():
+        if is_name(name_or_path) and (Path(name_or_path).is_file() or folder_model(Path(name_or_path))):
             return _model_file(Path(name_or_path))
         raise
 
@@ -185,7 +188,22 @@ def printable(text: str) -> str:
 
 def _looks_like_path(text: str) -> bool:
     separators = {"/", os.sep, os.altsep or os.sep}
-    return any(s in text for s in separators) or text.lower().endswith(".gguf")
+    return any(s in text for s in separators) or text.lower().endswith((".gguf", ".safetensors"))
+
+
+def folder_model(path: Path) -> Path | None:
+    """What a folder holds as a model: itself, where it has a config.json, or its only GGUF file."""
+    if (path / "config.json").is_file():
+        return path
+    files = [p for p in path.glob("*.gguf") if p.is_file() and not is_later_part(p)]
+    models = [p for p in files if not p.name.lower().startswith("mmproj")]
+    return models[0] if len(models) == 1 else None
+
+
+def is_later_part(path: Path) -> bool:
+    """Whether a name says that this is another than the first file of a model in several."""
+    part = _PART.search(path.name)
+    return part is not None and int(part[1]) != 1
 
 
 def _model_file(path: Path) -> ModelFile:
@@ -195,13 +213,17 @@ def _model_file(path: Path) -> ModelFile:
         raise BadModelFile(f"{printable(str(path))} cannot be opened: {error.strerror}") from error
     if not exists:
         raise UnknownModel(printable(str(path)), nearest=_neighbours(path))
-    if path.is_dir():
+    is_folder = path.is_dir()
+    model = folder_model(path) if is_folder else path
+    if model is None:
         inside = ", ".join(printable(p.name) for p in sorted(path.glob("*.gguf"))[:5])
-        hint = f"name a file in it, such as {inside}" if inside else "it holds no .gguf file"
+        hint = (
+            f"name a file in it, such as {inside}" if inside else "it holds no .gguf file and no config.json"
+        )
         raise BadModelFile(f"{printable(str(path))} is a folder, not a model file; {hint}")
     # A name of arbitrary bytes still gives clients an id of valid UTF-8.
-    model_id = os.fsencode(path.stem).decode("utf-8", "replace")
-    return ModelFile(model_id=model_id, path=path.absolute())
+    name = model.absolute().name if model.is_dir() else model.stem
+    return ModelFile(model_id=os.fsencode(name).decode("utf-8", "replace"), path=model.absolute())
 
 
 def _neighbours(path: Path) -> tuple[str, ...]:

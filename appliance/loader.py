@@ -18,7 +18,7 @@ from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.errors import BadSetting
-from appliance.formats.gguf import GGUFFile, read_gguf
+from appliance.formats.model_file import open_model_file
 from appliance.model_pool import ModelDefaults, ModelFacts, ResidentModel
 from appliance.observe.resources import ProcessResources
 from appliance.runtime.kv_cache import KVPlan, plan_kv
@@ -27,7 +27,7 @@ from appliance.runtime.precision import select_device
 from appliance.runtime.runner import ModelRunner
 from appliance.runtime.threads import usable_threads
 from appliance.text.chat_template import ChatTemplate
-from appliance.text.gguf_tokenizer import tokenizer_from_gguf
+from appliance.text.model_text import read_template, read_tokenizer
 from appliance.text.tokenizer import Tokenizer
 
 _WARM_UP_TOKENS = 8
@@ -44,9 +44,9 @@ def load_model(settings: Settings, found: ModelFile, report: Report) -> Resident
     torch.set_num_threads(num_threads)
     device = select_device(settings.device)
     report(f"loading {found.path.name}", None)
-    with read_gguf(found.path) as file:
-        tokenizer = tokenizer_from_gguf(file)
-        template = _chat_template(file, tokenizer)
+    with open_model_file(found.path) as file:
+        tokenizer = read_tokenizer(file)
+        template = _chat_template(read_template(file), tokenizer)
         num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
         loaded = load_backend(file, _wishes(settings, device, num_threads), report)
     context_length = _context_length(settings.context, loaded)
@@ -101,8 +101,7 @@ def _wishes(settings: Settings, device: torch.device, num_threads: int) -> LoadW
     )
 
 
-def _chat_template(file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
-    source = file.metadata_str("tokenizer.chat_template", "")
+def _chat_template(source: str, tokenizer: Tokenizer) -> ChatTemplate | None:
     return ChatTemplate(source, tokenizer.bos_token, tokenizer.eos_token) if source else None
 
 

@@ -47,7 +47,7 @@ class LibraryModel:
 class FileFacts:
     """What a model file says of itself; arrays, which may hold a whole vocabulary, are left out."""
 
-    metadata: dict[str, Any] = field(default_factory=dict)  # GGUF's scalar values
+    metadata: dict[str, Any] = field(default_factory=dict)  # scalar values of GGUF or config.json
     num_parameters: int = 0
 
 
@@ -137,11 +137,13 @@ class ModelLibrary:
 
     def read(self, model: LibraryModel) -> FileFacts:
         """Read the file's own facts; none where it cannot be read as one."""
-        from appliance.formats.gguf import read_gguf
+        from appliance.formats.gguf import GGUFFile
+        from appliance.formats.model_file import open_model_file
 
         try:
-            with read_gguf(model.file.path) as file:
-                scalars = {k: v for k, v in file.metadata.items() if isinstance(v, bool | int | float | str)}
+            with open_model_file(model.file.path) as file:
+                described = file.metadata if isinstance(file, GGUFFile) else file.config
+                scalars = {k: v for k, v in described.items() if isinstance(v, bool | int | float | str)}
                 num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
         except ApplianceError:
             return FileFacts()
@@ -199,7 +201,7 @@ class ModelLibrary:
         return LibraryModel(
             name=name,
             file=file,
-            size_bytes=status.st_size,
+            size_bytes=_num_bytes(file.path, status.st_size),
             modified_s=status.st_mtime,
             digest=known or hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest(),
             quantization=_quantization(file.path),
@@ -216,6 +218,13 @@ def _derive(base: LibraryModel, derived: DerivedModel) -> LibraryModel:
         quantization=base.quantization,
         derived=derived,
     )
+
+
+def _num_bytes(path: Path, own_bytes: int) -> int:
+    """A file's size; of a folder that of its tensors."""
+    if not path.is_dir():
+        return own_bytes
+    return sum(shard.stat().st_size for shard in path.glob("*.safetensors") if shard.is_file())
 
 
 def _quantization(path: Path) -> str:

@@ -3,6 +3,7 @@
 The folders follow the platform's conventions (XDG on Linux), so XDG_DATA_HOME and its relatives work.
 """
 
+import os
 import sys
 import sysconfig
 import tempfile
@@ -44,6 +45,28 @@ def log_dir() -> Path:
 def models_dir(override: Path | None = None) -> Path:
     """The folder of downloaded models: the setting `models_dir` if given, else below the data folder."""
     return data_dir() / "models" if override is None else expand_home(override).absolute()
+
+
+def hf_cache_dir() -> Path:
+    """Where Hugging Face's library keeps what it has downloaded."""
+    cache, home = os.environ.get("HF_HUB_CACHE"), os.environ.get("HF_HOME")
+    if cache or home:
+        return expand_home(Path(cache) if cache else Path(str(home)) / "hub")
+    return expand_home(Path("~/.cache/huggingface/hub"))
+
+
+def ollama_dirs() -> tuple[Path, ...]:
+    """Where Ollama keeps its models: the user's, and those of its service on Linux."""
+    chosen = os.environ.get("OLLAMA_MODELS")
+    return (
+        expand_home(Path(chosen) if chosen else Path("~/.ollama/models")),
+        Path("/usr/share/ollama/.ollama/models"),
+    )
+
+
+def lm_studio_dirs() -> tuple[Path, ...]:
+    """Where LM Studio keeps its models, in its versions."""
+    return expand_home(Path("~/.lmstudio/models")), expand_home(Path("~/.cache/lm-studio/models"))
 
 
 def expand_home(path: Path) -> Path:

@@ -189,11 +189,29 @@ def test_absent_file_is_answered_with_its_neighbours(catalog, tmp_path):
         resolve_model(str(tmp_path / "llama3.gguf"), catalog)
 
 
+def test_folder_with_one_model_is_that_model(catalog, tmp_path):
+    for name in ("m-00001-of-00002.gguf", "m-00002-of-00002.gguf", "mmproj-m.gguf"):
+        (tmp_path / name).write_bytes(b"x")
+    first = tmp_path / "m-00001-of-00002.gguf"
+    assert resolve_model(str(tmp_path), catalog) == ModelFile(model_id=first.stem, path=first)
+
+
+def test_folder_with_a_configuration_is_a_model_itself(catalog, tmp_path, monkeypatch):
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    expected = ModelFile(model_id="my-model", path=folder)
+    assert resolve_model(str(folder), catalog) == expected
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model("my-model", catalog) == expected
+
+
 def test_folder_is_answered_with_the_files_in_it(catalog, tmp_path):
-    with pytest.raises(BadModelFile, match=r"holds no \.gguf file"):
+    with pytest.raises(BadModelFile, match=r"holds no \.gguf file and no config\.json"):
         resolve_model(str(tmp_path), catalog)
     (tmp_path / "a.gguf").write_bytes(b"x")
-    with pytest.raises(BadModelFile, match=r"such as a\.gguf"):
+    (tmp_path / "b.gguf").write_bytes(b"x")
+    with pytest.raises(BadModelFile, match=r"such as a\.gguf, b\.gguf"):
         resolve_model(str(tmp_path), catalog)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from appliance.catalog import Catalog, ModelEntry, ModelFile
+    from appliance.download.local_models import LocalModel
     from appliance.download.store import ModelStore
 
 EXIT_DECLINED = 1
@@ -59,28 +60,36 @@ def pull(args: argparse.Namespace) -> int:
 
 
 def list_models(args: argparse.Namespace) -> int:
-    """Print the catalogue, what of it is installed, and other model files in the store."""
+    """Print the catalogue, what of it is installed, and the other models on this machine."""
+    from appliance.download.local_models import find_local_models
+
     catalog, store = _open(args)
     installed = {e.model_id for e in catalog.entries if store.installed_path(e)}
     entries = [e for e in catalog.entries if e.model_id in installed or not args.installed]
-    loose = store.loose_files(catalog)
+    owned = {store.path(entry) for entry in catalog.entries}
+    local = [model for model in find_local_models(store.models_dir) if model.path not in owned]
     if args.json:
         models = [_summary(e, is_installed=e.model_id in installed) for e in entries]
-        _print_json({"models": models, "files": [str(path) for path in loose]})
+        _print_json({"models": models, "local": [_local_summary(model) for model in local]})
         return 0
     header = ("NAME", "PARAMETERS", "SIZE", "LICENCE", "INSTALLED", "VERIFIED")
     _print_table(header, [_row(e, is_installed=e.model_id in installed) for e in entries])
-    for path in loose:
-        print(f"also in the store: {path}")
+    if local:
+        print()
+        rows: list[tuple[str, ...]] = [
+            (m.name, human_bytes(m.size_bytes), m.origin, _one_line(m.path)) for m in local
+        ]
+        _print_table(("ON THIS MACHINE", "SIZE", "FOUND IN", "PATH"), rows)
     return 0
 
 
 def show(args: argparse.Namespace) -> int:
     """Print everything known of a model and, when it is on this machine, what its file says of itself."""
-    from appliance.catalog import ModelFile, resolve_model
+    from appliance.catalog import ModelFile
+    from appliance.download.pull import find_model
 
     catalog, store = _open(args)
-    found = resolve_model(args.name, catalog)
+    found = find_model(args.name, catalog, store.models_dir)
     facts = _file_facts(found) if isinstance(found, ModelFile) else _entry_facts(found, store)
     if args.json:
         _print_json(facts)
@@ -140,6 +149,19 @@ def _summary(entry: "ModelEntry", *, is_installed: bool) -> dict[str, object]:
     return built | {"installed": is_installed}
 
 
+def _local_summary(model: "LocalModel") -> dict[str, object]:
+    return {
+        "name": model.name,
+        "path": str(model.path),
+        "origin": model.origin,
+        "size": model.size_bytes,
+    }
+
+
+def _local_row(model: "LocalModel") -> tuple[str, ...]:
+    return (model.name, human_bytes(model.size_bytes), model.origin, _one_line(model.path))
+
+
 def _row(entry: "ModelEntry", *, is_installed: bool) -> tuple[str, ...]:
     return (
         entry.model_id,
@@ -164,23 +186,25 @@ def _entry_facts(entry: "ModelEntry", store: "ModelStore") -> dict[str, object]:
         return facts
     if record is not None:
         facts |= {"sha256": record.sha256, "pulled_from": record.source}
-    return facts | _gguf_facts(path)
+    return facts | _model_facts(path)
 
 
 def _file_facts(found: "ModelFile") -> dict[str, object]:
     facts: dict[str, object] = {"id": found.model_id, "path": str(found.path), "installed": True}
-    return facts | {"size": found.path.stat().st_size} | _gguf_facts(found.path)
+    return facts | _model_facts(found.path)
 
 
-def _gguf_facts(path: Path) -> dict[str, object]:
-    from appliance.formats.gguf import read_gguf
+def _model_facts(path: Path) -> dict[str, object]:
+    from appliance.formats.gguf import GGUFFile
+    from appliance.formats.model_file import open_model_file
 
-    with read_gguf(path) as model:
-        metadata = {key: _plain(value) for key, value in model.metadata.items()}
+    with open_model_file(path) as model:
+        described = model.metadata if isinstance(model, GGUFFile) else model.config
+        metadata = {key: _plain(value) for key, value in described.items()}
         types: dict[str, int] = {}
         for tensor in model.tensors.values():
             types[tensor.type.name] = types.get(tensor.type.name, 0) + 1
-    return {"tensors": types, "metadata": metadata}
+    return {"size": model.size_bytes, "tensors": types, "metadata": metadata}
 
 
 def _plain(value: object) -> object:

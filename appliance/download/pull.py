@@ -18,6 +18,7 @@ from appliance.catalog import (
     resolve_model,
 )
 from appliance.download.hub import fetch_cached, fetch_remote
+from appliance.download.local_models import find_local_model
 from appliance.download.store import ModelStore
 from appliance.download.transfer import is_disk_full, link_or_copy, sha256_of
 from appliance.download.wheel import fetch_wheels
@@ -29,7 +30,7 @@ from appliance.download.workspace import (
     Workspace,
     folder_bytes,
 )
-from appliance.errors import BadModelFile, DownloadFailed
+from appliance.errors import BadModelFile, DownloadFailed, UnknownModel
 
 # Kept free besides the model: the record, and a file system is slow and fragile when completely full.
 SPARE_BYTES = 16 * 2**20
@@ -53,15 +54,30 @@ def ensure_model(
 ) -> ModelFile:
     """Find the model that a user named, fetching it if need be. A file of theirs touches no store.
 
-    Raises UnknownModel, BadModelFile, DownloadFailed or StorageNotWritable.
+    What no catalogue knows is looked for among the models on this machine. Raises UnknownModel, BadModelFile,
+    DownloadFailed or StorageNotWritable.
     """
-    found = resolve_model(name_or_path, catalog)
+    found = find_model(name_or_path, catalog, store.models_dir)
     if isinstance(found, ModelFile):
         return found
     path = store.verify(found)
     if path is None:
         path = pull(found, store, report, folder=catalog.folder)
     return ModelFile(model_id=found.model_id, path=path, entry=found)
+
+
+def find_model(name_or_path: str, catalog: Catalog, models_dir: Path) -> ModelFile | ModelEntry:
+    """Say what a user means: a path, a catalogue entry, or a model that is on this machine.
+
+    Raises UnknownModel or BadModelFile.
+    """
+    try:
+        return resolve_model(name_or_path, catalog)
+    except UnknownModel:
+        local = find_local_model(name_or_path, models_dir)
+        if local is None:
+            raise
+        return local.as_file()
 
 
 def pull(

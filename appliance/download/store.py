@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from appliance import paths
-from appliance.catalog import Catalog, ModelEntry
+from appliance.catalog import ModelEntry
 from appliance.download.transfer import sha256_of
 from appliance.errors import BadModelFile
 
@@ -158,12 +158,6 @@ class ModelStore:
             yield
         finally:
             lock.release()
-
-    def loose_files(self, catalog: Catalog) -> tuple[Path, ...]:
-        """Model files in the store that no entry owns, one level deep; broken links only warn."""
-        owned = {self.path(entry) for entry in catalog.entries}
-        found = [*self.models_dir.glob("*.gguf"), *self.models_dir.glob("[!.]*/*.gguf")]
-        return tuple(p for p in sorted(found) if p not in owned and _regular_size(p) is not None)
 
     def _remember(self, entry: ModelEntry, path: Path, sha256: str, *, source: str) -> None:
         status = path.stat()

@@ -211,9 +211,3 @@ def _whole(part: _Part, key: str, default: int) -> int:
 
 def _bad(part: _Part, message: str) -> BadModelFile:
     return BadModelFile(f"'{part.path.name}': {message}")
-
-
-def is_later_part(path: Path) -> bool:
-    """Say whether a file's name makes it another than the first part of a model: listings leave it out."""
-    name = _PART_NAME.match(path.name)
-    return name is not None and int(name["part"]) != 1

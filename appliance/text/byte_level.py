@@ -22,7 +22,7 @@ class ByteLevelEncoder:
         self._backend = backend
         self._control_ids = frozenset(vocabulary.control_ids.values())
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, is_first: bool) -> list[int]:  # noqa: ARG002  # words do not care
         """Return the ids of a text. Raises InvalidRequest for lone surrogates."""
         try:
             if len(text) < _LONG_TEXT:

@@ -1,18 +1,15 @@
 """Builds the tokenizer that a GGUF file describes. Knows the metadata keys; the algorithms are elsewhere."""
 
-import re
-
 from appliance.errors import UnsupportedModel
 from appliance.formats.gguf import GGUFFile
 from appliance.text.byte_level import byte_level_from_gguf
 from appliance.text.pre_tokenizers import pre_tokenizer_named
 from appliance.text.segmenters import Segmenter
-from appliance.text.sentencepiece import SentencePieceEncoder, TextRules, segmenter_of
+from appliance.text.sentencepiece import SentencePieceEncoder, SpacePrefix, TextRules, segmenter_of
 from appliance.text.tokenizer import Tokenizer
-from appliance.text.vocabulary import PREFIX, TokenKind, Vocabulary, vocabulary_from_gguf
+from appliance.text.vocabulary import BYTE_TOKEN, PREFIX, TokenKind, Vocabulary, vocabulary_from_gguf
 
 _MODELS = ("gpt2", "llama", "t5")
-_BYTE_TOKEN = re.compile(r"<0[xX][0-9A-Fa-f]{2}>")
 
 
 def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
@@ -42,10 +39,12 @@ def _byte_level(file: GGUFFile) -> Tokenizer:
 def _sentencepiece(file: GGUFFile, *, merges: bool) -> Tokenizer:
     vocabulary = vocabulary_from_gguf(file)
     for token_id in vocabulary.ids_of(TokenKind.BYTE):
-        if not _BYTE_TOKEN.fullmatch(vocabulary.texts[token_id]):
+        if not BYTE_TOKEN.fullmatch(vocabulary.texts[token_id]):
             raise file.bad(f"the byte token {token_id} is {vocabulary.texts[token_id]!r:.40}, not '<0x..>'")
     rules = TextRules(
-        adds_space_prefix=file.metadata_bool(f"{PREFIX}add_space_prefix", True),
+        prefix=SpacePrefix.SEGMENT
+        if file.metadata_bool(f"{PREFIX}add_space_prefix", True)
+        else SpacePrefix.NEVER,
         removes_extra_spaces=file.metadata_bool(f"{PREFIX}remove_extra_whitespaces", False),
         cuts_at_added=merges,
     )

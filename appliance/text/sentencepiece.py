@@ -9,6 +9,7 @@ read, and words are remembered: text is quick, and one unbroken word takes n log
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from appliance.text.byte_level import lone_surrogate
 from appliance.text.literal_finder import LiteralFinder
@@ -22,11 +23,20 @@ _LONGEST_REMEMBERED = 64
 _BETWEEN = "\U0010ffff"
 
 
+class SpacePrefix(Enum):
+    """Where a space is put before a text."""
+
+    NEVER = "never"
+    FIRST = "first"  # where nothing precedes it, no added token either
+    SEGMENT = "segment"  # at the start and after every control token
+    PIECE = "piece"  # before every piece of text between added tokens
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRules:
-    """What happens to a text before it is cut. Defaults are those of Llama and Gemma."""
+    """What happens to a text before it is cut."""
 
-    adds_space_prefix: bool = True
+    prefix: SpacePrefix = SpacePrefix.SEGMENT
     # Only where the text does not begin with a space.
     prefix_is_optional: bool = False
     removes_extra_spaces: bool = False
@@ -38,7 +48,10 @@ class TextRules:
 class SentencePieceEncoder:
     """Encodes for one vocabulary; `segmenter` cuts words into its NORMAL pieces."""
 
-    def __init__(self, vocabulary: Vocabulary, segmenter: Segmenter, rules: TextRules) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, segmenter: Segmenter, rules: TextRules, words: str | None = None
+    ) -> None:
+        """`words` is the pattern of words where the model cuts before its segmenter sees them."""
         self._segmenter = segmenter
         self._rules = rules
         self._byte_ids = _byte_ids(vocabulary)
@@ -47,17 +60,22 @@ class SentencePieceEncoder:
         self._literals = LiteralFinder(self._literal_ids if rules.cuts_at_added else ())
         ordinary = ordinary_ids(vocabulary)
         self._ids = ordinary if rules.cuts_at_added else {**ordinary, **self._literal_ids}
-        self._words = _word_pattern(vocabulary.texts)
+        self._words = re.compile(words) if words else _word_pattern(vocabulary.texts)
         self._remembered: dict[str, list[int]] = {}
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, is_first: bool) -> list[int]:
         """Return the ids of a text. Raises InvalidRequest for lone surrogates."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise lone_surrogate() from error
+        prefix = self._rules.prefix
         ids: list[int] = []
+        is_at_start = is_first
         for plain, literal in self._literals.split(self._prepared(text)):
+            if prefix is SpacePrefix.PIECE or (prefix is SpacePrefix.FIRST and is_at_start):
+                plain = self._prefixed(plain)
+            is_at_start = False
             for word in self._words.findall(plain):
                 ids += self._word_ids(word)
             if literal:
@@ -68,15 +86,15 @@ class SentencePieceEncoder:
         return piece.replace(SPACE, " ").encode()
 
     def _prepared(self, text: str) -> str:
-        rules = self._rules
-        text = rules.normalize(text)
-        if rules.removes_extra_spaces:
+        text = self._rules.normalize(text)
+        if self._rules.removes_extra_spaces:
             text = re.sub(" {2,}", " ", text).strip(" ")
         text = spaced(text)
-        wants_prefix = rules.adds_space_prefix and text
-        if wants_prefix and not (rules.prefix_is_optional and text.startswith(SPACE)):
-            return SPACE + text
-        return text
+        return self._prefixed(text) if self._rules.prefix is SpacePrefix.SEGMENT else text
+
+    def _prefixed(self, text: str) -> str:
+        is_there = self._rules.prefix_is_optional and text.startswith(SPACE)
+        return SPACE + text if text and not is_there else text
 
     def _word_ids(self, word: str) -> list[int]:
         known = self._remembered.get(word)

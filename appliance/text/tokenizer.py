@@ -15,10 +15,21 @@ from appliance.text.vocabulary import TokenKind, Vocabulary
 class Tokenizer:
     """Encodes and decodes for one model. Safe to use from several threads."""
 
-    def __init__(self, vocabulary: Vocabulary, encoder: PieceEncoder, *, adds_bos: bool) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        encoder: PieceEncoder,
+        *,
+        adds_bos: bool,
+        strips_left: frozenset[int] = frozenset(),
+        strips_right: frozenset[int] = frozenset(),
+    ) -> None:
+        """`strips_left` and `strips_right` are control tokens that swallow the blanks on that side."""
         self._vocabulary = vocabulary
         self._encoder = encoder
         self.adds_bos = adds_bos
+        self._strips_left = strips_left
+        self._strips_right = strips_right
 
     @property
     def vocab_size(self) -> int:
@@ -72,16 +83,23 @@ class Tokenizer:
             if isinstance(segment, int):
                 ids.append(segment)
             elif segment:
-                ids.extend(self._encoder.encode(segment))
+                ids.extend(self._encoder.encode(segment, is_first=not ids))
         return ids
 
     def split_control(self, text: str) -> list[str | int]:
         """Return the text cut at its control tokens, each of them as its id."""
         segments: list[str | int] = []
+        previous: int | None = None
         for plain, control in self.controls.split(text):
+            token_id = self._vocabulary.control_ids[control] if control else None
+            if previous in self._strips_right:
+                plain = plain.lstrip()
+            if token_id in self._strips_left:
+                plain = plain.rstrip()
             segments.append(plain)
-            if control:
-                segments.append(self._vocabulary.control_ids[control])
+            if token_id is not None:
+                segments.append(token_id)
+            previous = token_id
         return segments
 
     def with_bos(self, ids: list[int], *, add_bos: bool | None = None) -> list[int]:

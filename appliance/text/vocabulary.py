@@ -1,5 +1,6 @@
 """The tokens of a model: texts, kinds, and which of them end an answer. Knows no text encoding."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -8,6 +9,8 @@ from functools import cached_property
 from appliance.formats.gguf import GGUFFile
 
 PREFIX = "tokenizer.ggml."
+# A token of kind BYTE names its byte.
+BYTE_TOKEN = re.compile(r"<0[xX][0-9A-Fa-f]{2}>")
 
 # Keys that name a token ending the answer.
 _STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")

@@ -82,12 +82,12 @@ def test_list_as_json_says_what_is_installed_and_what_else_is_there(store, make_
     (model,) = listing["models"]
     assert (model["id"], model["installed"], model["verified"]) == ("tiny-model", True, False)
     assert model["sources"] == [{"kind": "file", "path": "origin.gguf"}]
-    assert listing["files"] == [str(loose)]
+    assert listing["local"] == [{"name": "mine", "path": str(loose), "origin": "models folder", "size": 1}]
 
 
 def test_list_of_installed_models_leaves_the_others_out(store, capsys):
     assert run(models.list_models, "--json", "--installed", f"--models-dir={store.models_dir}") == 0
-    assert json.loads(capsys.readouterr().out) == {"models": [], "files": []}
+    assert json.loads(capsys.readouterr().out) == {"models": [], "local": []}
     assert not store.models_dir.exists()
 
 

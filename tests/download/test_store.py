@@ -5,7 +5,6 @@ import logging
 
 import pytest
 
-from appliance.catalog import Catalog
 from appliance.download.pull import pull
 from appliance.errors import BadModelFile
 
@@ -22,7 +21,6 @@ def test_nothing_is_created_by_looking(store, make_entry):
     assert store.installed_path(entry) is None
     assert store.verify(entry) is None
     assert store.record(entry) is None
-    assert store.loose_files(Catalog((entry,), folder=store.models_dir)) == ()
     assert not store.models_dir.exists()
 
 
@@ -95,20 +93,6 @@ def test_linked_model_counts_and_a_broken_link_only_warns(store, make_entry, tmp
     assert "leads nowhere" in caplog.text
     blob.write_bytes(content)
     assert store.verify(entry) == store.path(entry)
-
-
-def test_loose_files_leave_out_entries_broken_links_and_hidden_folders(store, make_entry, tmp_path):
-    entry = make_entry()
-    pull(entry, store)
-    for name in ("mine.gguf", "Füße и 模型 .gguf", "sub/deep.gguf", ".hidden/no.gguf"):
-        path = store.models_dir / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"x")
-    (store.models_dir / "dangling.gguf").symlink_to(tmp_path / "absent")
-    (store.models_dir / "loop.gguf").symlink_to("loop.gguf")
-    found = store.loose_files(Catalog((entry,), folder=tmp_path))
-    names = {str(p.relative_to(store.models_dir)) for p in found}
-    assert names == {"mine.gguf", "Füße и 模型 .gguf", "sub/deep.gguf"}
 
 
 def test_removal_frees_the_folder_and_nothing_else(store, make_entry, content):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from appliance.errors import BadModelFile
-from appliance.formats.gguf import is_later_part, read_gguf
+from appliance.formats.gguf import read_gguf
 from formats.gguf_builder import Value, write_gguf
 
 NAMES = ("a", "b", "c", "d")
@@ -68,9 +68,3 @@ def test_a_count_of_tensors_that_does_not_hold_is_refused(tmp_path: Path) -> Non
         read_gguf(write_parts(tmp_path, **{"split.tensors.count": 5})[0])
     with pytest.raises(BadModelFile, match=r"'split\.count' is no integer"):
         read_gguf(write_parts(tmp_path, **{"split.count": "2"})[0])
-
-
-def test_only_first_parts_are_listed() -> None:
-    assert is_later_part(Path("m-00002-of-00003.gguf"))
-    assert not is_later_part(Path("m-00001-of-00003.gguf"))
-    assert not is_later_part(Path("m.gguf"))

@@ -1,0 +1,19 @@
+"""The text side of an opened model, whichever kind of file it is."""
+
+from appliance.formats.gguf import GGUFFile
+from appliance.formats.hf_folder import HFFolder
+from appliance.text.gguf_tokenizer import tokenizer_from_gguf
+from appliance.text.hf_tokenizer import chat_template_of, tokenizer_from_folder
+from appliance.text.tokenizer import Tokenizer
+
+
+def read_tokenizer(file: GGUFFile | HFFolder) -> Tokenizer:
+    """Build the model's tokenizer. Raises BadModelFile or UnsupportedModel."""
+    return tokenizer_from_gguf(file) if isinstance(file, GGUFFile) else tokenizer_from_folder(file)
+
+
+def read_template(file: GGUFFile | HFFolder) -> str:
+    """Return the source of the model's chat template, or "" where it has none."""
+    if isinstance(file, GGUFFile):
+        return file.metadata_str("tokenizer.chat_template", "")
+    return chat_template_of(file)
