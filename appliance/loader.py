@@ -27,6 +27,7 @@ from appliance.runtime.precision import select_device
 from appliance.runtime.runner import ModelRunner
 from appliance.runtime.threads import usable_threads
 from appliance.text.chat_template import ChatTemplate
+from appliance.text.constraints import ConstraintCompiler
 from appliance.text.model_text import read_template, read_tokenizer
 from appliance.text.tokenizer import Tokenizer
 
@@ -72,6 +73,7 @@ def load_model(settings: Settings, found: ModelFile, report: Report) -> Resident
         engine=engine,
         tokenizer=tokenizer,
         chat_template=template,
+        constraints=ConstraintCompiler(tokenizer),
         facts=facts,
         close=engine.stop,
         defaults=_defaults(found),

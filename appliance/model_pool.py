@@ -8,6 +8,7 @@ from typing import Any
 from appliance.engine.engine import Engine
 from appliance.errors import UnknownModel
 from appliance.text.chat_template import ChatTemplate
+from appliance.text.constraints import ConstraintCompiler
 from appliance.text.tokenizer import Tokenizer
 
 
@@ -45,6 +46,7 @@ class ResidentModel:
     engine: Engine
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
+    constraints: ConstraintCompiler
     facts: ModelFacts
     close: Callable[[], None]
     defaults: ModelDefaults = ModelDefaults()

@@ -27,7 +27,7 @@ def appliance(names: str) -> tuple[str, ...]:
     return tuple(f"appliance.{name}" for name in names.split())
 
 
-ENGINE_VALUES = appliance("engine.batch engine.percentiles engine.sequence engine.stats")
+ENGINE_VALUES = appliance("engine.batch engine.constraint engine.percentiles engine.sequence engine.stats")
 # The longest name that fits a module rules it. A module that no name fits fails the suite.
 RULES = {
     "appliance": Rule(),  # the package's own __init__
@@ -38,7 +38,10 @@ RULES = {
     "appliance.catalog": Rule(ours=("appliance.errors", "appliance.paths"), others=("msgspec",)),
     "appliance.engine": Rule(ours=("appliance.errors",)),
     "appliance.formats": Rule(ours=("appliance.errors",), others=("numpy",)),
-    "appliance.text": Rule(ours=("appliance.errors", "appliance.formats"), others=("jinja2", "tokenizers")),
+    "appliance.text": Rule(
+        ours=("appliance.engine.constraint", "appliance.errors", "appliance.formats"),
+        others=("jinja2", "llguidance", "tokenizers"),
+    ),
     "kernels": Rule(others=("numpy", "torch")),
     "appliance.model": Rule(ours=("appliance.errors", "kernels"), others=("torch",)),
     "appliance.runtime": Rule(

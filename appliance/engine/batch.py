@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from appliance.engine.constraint import Constraint
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 
 
@@ -34,6 +35,7 @@ class ScheduledSequence:
     num_prompt_tokens: int
     sampling: SamplingParams | None
     block_copy: BlockCopy | None = None
+    constraint: Constraint | None = None  # on the token to be chosen
 
     @property
     def num_new_tokens(self) -> int:
@@ -74,6 +76,7 @@ class FailureKind(StrEnum):
 
     NOT_FINITE = "not_finite"
     OUT_OF_MEMORY = "out_of_memory"
+    CONSTRAINT = "constraint"  # a grammar took too much work
     RUNNER = "runner"  # the whole step raised; every sequence in it carries this
 
 

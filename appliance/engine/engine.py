@@ -13,6 +13,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from appliance.engine.batch import Batch, FailureKind, Runner, SequenceOutput, StepFailure, StepResult
+from appliance.engine.constraint import Constraint
 from appliance.engine.counters import Counters
 from appliance.engine.reporting import take_snapshot
 from appliance.engine.scheduler import Scheduler, SequenceUpdate
@@ -83,12 +84,13 @@ class Engine:
         end_within_s: float | None = None,
         service_class: ServiceClass = ServiceClass.SILVER,
         cache_salt: str = "",
+        constraint: Constraint | None = None,
     ) -> TokenStream:
         """Queue a generation that may wait `deadline_s` for its first step and end after `end_within_s`.
 
         Past the latter it ends with DEADLINE and the tokens so far. Prompts share cached blocks only under
-        the same `cache_salt`. Raises InvalidRequest, PromptTooLong, QueueFull, or NotReady while the engine
-        drains or has stopped.
+        the same `cache_salt`; `constraint` is this sequence's alone. Raises InvalidRequest, PromptTooLong,
+        QueueFull, or NotReady while the engine drains or has stopped.
         """
         (stream,) = self.submit_choices(
             prompt_token_ids,
@@ -97,6 +99,7 @@ class Engine:
             end_within_s=end_within_s,
             service_class=service_class,
             cache_salt=cache_salt,
+            constraints=(constraint,),
         )
         return stream
 
@@ -109,11 +112,15 @@ class Engine:
         end_within_s: float | None = None,
         service_class: ServiceClass = ServiceClass.SILVER,
         cache_salt: str = "",
+        constraints: SequenceOf[Constraint | None] | None = None,
     ) -> tuple[TokenStream, ...]:
-        """Queue several answers to one prompt, which is computed once; all of them or none."""
+        """Queue several answers to one prompt, which is computed once; all of them or none.
+
+        `constraints` has one for each choice, or is None where nobody has any.
+        """
         now_s = self._clock()
         sequences: list[Sequence] = []
-        for params in choices:
+        for params, constraint in zip(choices, constraints or (None,) * len(choices), strict=True):
             sequence = Sequence(
                 sequence_id=SequenceId(next(self._sequence_ids)),
                 token_ids=list(prompt_token_ids),
@@ -126,6 +133,7 @@ class Engine:
                 service_class=service_class,
                 cache_salt=cache_salt,
                 fork_of=sequences[0] if sequences else None,
+                constraint=constraint,
             )
             sequences.append(sequence)
         with self._changed:

@@ -1,7 +1,7 @@
-"""How the prompts of a step share its budget. Knows counts; knows no blocks.
+"""How streams and prompts share a step. Knows counts; knows no blocks.
 
-A quarter goes to the prompt that was admitted first, so that each one ends; the rest by class, short before
-long, and in the order of admission.
+Streams come first. Of the prompts' budget a quarter goes to the prompt that was admitted first, so that each
+one ends; the rest by class, short before long, and in the order of admission.
 """
 
 from collections.abc import Sequence as SequenceOf
@@ -9,7 +9,30 @@ from collections.abc import Sequence as SequenceOf
 from appliance.engine.sequence import Lane, Sequence, ServiceClass
 
 _PARTS = 4
+# A grammar may force a text on a stream; a longer one waits its turn like a prompt.
+_MOST_FORCED = 16
 _CLASS_RANK = {service_class: rank for rank, service_class in enumerate(ServiceClass)}
+
+
+def is_stream(sequence: Sequence) -> bool:
+    """Whether a running sequence is about to choose its next token."""
+    if sequence.num_uncomputed_tokens == 1:
+        return True
+    is_past_prompt = sequence.num_computed_tokens >= sequence.num_prompt_tokens
+    return is_past_prompt and sequence.num_uncomputed_tokens <= _MOST_FORCED
+
+
+def share_among_streams(
+    streams: SequenceOf[Sequence], step_tokens: int
+) -> tuple[list[tuple[Sequence, int]], int]:
+    """How many tokens each stream gets, at least one, and how many the step has left."""
+    left = step_tokens - len(streams)
+    shares = []
+    for stream in streams:
+        more = min(stream.num_uncomputed_tokens - 1, left)
+        left -= more
+        shares.append((stream, 1 + more))
+    return shares, left
 
 
 def share_out(prompts: SequenceOf[Sequence], budget: int) -> list[tuple[Sequence, int]]:

@@ -5,12 +5,14 @@ There is no prefill phase and no decode phase: a step hands out tokens so that e
 preemption are all that one rule.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
 from appliance.engine.batch import (
     Batch,
+    FailureKind,
     ScheduledSequence,
     SequenceOutput,
     StepFailure,
@@ -19,10 +21,11 @@ from appliance.engine.batch import (
 )
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.block_tables import BlockTables, has_computed_prompt, held_blocks
+from appliance.engine.constraint import ConstraintError
 from appliance.engine.followers import Followers
 from appliance.engine.headroom import Headroom
 from appliance.engine.policy import ArrivalOrder, WaitingOrder
-from appliance.engine.prompt_share import has_room, share_out
+from appliance.engine.prompt_share import has_room, is_stream, share_among_streams, share_out
 from appliance.engine.sequence import (
     FinishReason,
     SamplingParams,
@@ -189,16 +192,18 @@ class Scheduler:
     def schedule(self, now_s: float = 0.0) -> Batch:
         """Choose the next step's tokens; empty only if nothing is live. `now_s` stamps first starts.
 
-        Every stream, which needs but one token, gets it. Prompts, new ones among them, share the budget.
+        Every stream gets the tokens it needs, which is one unless a grammar forces several. Prompts, new ones
+        among them, share the budget.
         """
         assert not self._in_flight, "the last step was not updated"
         self._scheduled_s = now_s
         self._secure_blocks()
-        streams = [s for s in self._running.values() if s.num_uncomputed_tokens == 1]
-        prompts = [s for s in self._running.values() if s.num_uncomputed_tokens > 1]
-        budget = self._prompt_budget(streams, prompts)
+        streams = [s for s in self._running.values() if is_stream(s)]
+        prompts = [s for s in self._running.values() if not is_stream(s)]
+        stream_shares, room = share_among_streams(streams, self.step_tokens)
+        budget = min(room, self._prompt_budget(streams, prompts))
         self._admit(prompts, budget, now_s)
-        shares = [*((stream, 1) for stream in streams), *share_out(prompts, budget)]
+        shares = [*stream_shares, *share_out(prompts, budget)]
         assert shares or not self.num_live, "live sequences but no work"
         self._in_flight = frozenset(sequence.sequence_id for sequence, _ in shares)
         return Batch(sequences=tuple(self._scheduled(sequence, num_new) for sequence, num_new in shares))
@@ -295,6 +300,7 @@ class Scheduler:
             num_prompt_tokens=sequence.num_prompt_tokens,
             sampling=sequence.params if end == sequence.num_tokens else None,
             block_copy=block_copy,
+            constraint=sequence.constraint,
         )
 
     def _apply(self, scheduled: ScheduledSequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
@@ -315,23 +321,26 @@ class Scheduler:
         return self._append(sequence, output, now_s)
 
     def _append(self, sequence: Sequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
-        """Append the sampled tokens up to the one that ends the sequence."""
-        reason = None
-        num_taken = 0
-        for token_id in output.token_ids:
-            sequence.token_ids.append(token_id)
-            num_taken += 1
-            if (reason := _reason_to_finish(sequence)) is not None:
-                self._finish(sequence, reason)
-                break
-        if num_taken:
+        """Append the sampled tokens, and those that must follow, up to the one that ends the sequence."""
+        first = sequence.num_tokens
+        failure = None
+        try:
+            self._take(sequence, output.token_ids)
+        except ConstraintError as error:
+            failure = StepFailure(kind=FailureKind.CONSTRAINT, message=str(error))
+            sequence.failure = failure.message
+            self._finish(sequence, FinishReason.ERROR)
+        taken = tuple(sequence.token_ids[first:])
+        if taken:
             self._note_token(sequence, now_s)
+        is_stopped = sequence.finish_reason is FinishReason.STOP
         return SequenceUpdate(
             sequence=sequence,
-            token_ids=output.token_ids[:num_taken],
-            logprobs=output.logprobs and output.logprobs[:num_taken],
-            hidden_state=output.hidden_state if num_taken else None,
-            ends_with_stop_token=reason is FinishReason.STOP,
+            token_ids=taken,
+            logprobs=output.logprobs and output.logprobs[: len(taken)],
+            hidden_state=output.hidden_state if taken else None,
+            ends_with_stop_token=is_stopped and taken[-1] in sequence.params.stop_token_ids,
+            failure=failure,
         )
 
     def _note_token(self, sequence: Sequence, now_s: float) -> None:
@@ -339,6 +348,22 @@ class Scheduler:
             sequence.first_token_s = now_s
             self._order.first_token(sequence, now_s)
         sequence.last_token_s = now_s
+
+    def _take(self, sequence: Sequence, token_ids: tuple[int, ...]) -> None:
+        """Forced tokens are computed in the next step together, like a piece of a prompt."""
+        pending = deque(token_ids)
+        while pending:
+            sequence.token_ids.append(pending.popleft())
+            reason = _reason_to_finish(sequence)
+            if reason is not FinishReason.STOP and sequence.constraint is not None:
+                sequence.constraint.advance(sequence.token_ids[-1:])
+                if sequence.constraint.is_done:
+                    reason = FinishReason.STOP
+                elif not pending and sequence.params.num_logprobs is None:
+                    pending.extend(sequence.constraint.forced())
+            if reason is not None:
+                self._finish(sequence, reason)
+                return
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         self._leave(sequence)

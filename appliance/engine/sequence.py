@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
 
+from appliance.engine.constraint import Constraint
+
 SequenceId = NewType("SequenceId", int)
 BlockId = NewType("BlockId", int)
 
@@ -61,6 +63,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token id, added to its logit
     stop_token_ids: frozenset[int] = frozenset()
     num_logprobs: int | None = None  # None: none; 0: the chosen token's only
     wants_hidden_state: bool = False
@@ -95,6 +98,7 @@ class Sequence:
     lane: Lane = Lane.SHORT  # set when it is queued, from its expected work
     expected_output_tokens: int = 0  # set when it is queued; a guess where the client named no limit
     cache_salt: str = ""
+    constraint: Constraint | None = None
     num_computed_tokens: int = 0
     num_prefix_hit_tokens: int = 0
     num_preemptions: int = 0

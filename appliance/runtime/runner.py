@@ -1,5 +1,6 @@
 """Runs a Batch on a backend and samples: the engine's Runner over tensors. Knows no queue."""
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,7 @@ from appliance.engine.batch import Batch, Pending, ScheduledSequence, SequenceOu
 from appliance.model.decoder import ForwardOutputs
 from appliance.runtime.backend import Backend
 from appliance.runtime.inputs import build_inputs
+from appliance.runtime.masks import MaskFiller, Masks
 from appliance.runtime.sampler import sample
 
 
@@ -18,6 +20,7 @@ class PendingStep:
     batch: Batch
     sampled: tuple[ScheduledSequence, ...]
     outputs: ForwardOutputs
+    masks: "Future[Masks] | None"
 
 
 class ModelRunner:
@@ -25,6 +28,7 @@ class ModelRunner:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._mask_filler = MaskFiller()
 
     def launch(self, batch: Batch) -> PendingStep:
         inputs = build_inputs(
@@ -32,13 +36,16 @@ class ModelRunner:
         )
         sampled = tuple(s for s in batch.sequences if s.sampling is not None)
         self._backend.copy_blocks(batch.block_copies)
-        return PendingStep(batch=batch, sampled=sampled, outputs=self._backend.forward(inputs))
+        masks = self._mask_filler.start(sampled)
+        outputs = self._backend.forward(inputs)
+        return PendingStep(batch=batch, sampled=sampled, outputs=outputs, masks=masks)
 
     @torch.inference_mode()
     def collect(self, pending: Pending) -> StepResult:
         assert isinstance(pending, PendingStep)
         hidden_RH = pending.outputs.hidden
-        chosen = {output.sequence_id: output for output in sample(pending.outputs, pending.sampled)}
+        masks = None if pending.masks is None else pending.masks.result()
+        chosen = {o.sequence_id: o for o in sample(pending.outputs, pending.sampled, masks)}
         for row, sequence in enumerate(pending.sampled):
             assert sequence.sampling is not None
             if sequence.sampling.wants_hidden_state and hidden_RH is not None:

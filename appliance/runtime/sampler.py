@@ -8,6 +8,7 @@ much and no further.
 
 import math
 import random
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from hashlib import blake2b
 
@@ -20,8 +21,9 @@ from appliance.engine.batch import (
     StepFailure,
     TokenLogprobs,
 )
-from appliance.engine.sequence import SamplingParams
+from appliance.engine.sequence import SamplingParams, SequenceId
 from appliance.model.decoder import ForwardOutputs
+from appliance.runtime.masks import Mask
 
 # A backend may give this many best tokens in place of all logits.
 MAX_CANDIDATES = 1024
@@ -38,7 +40,8 @@ def needs_logits(sequence: ScheduledSequence) -> bool:
     """Whether choosing this sequence's token takes more than its best tokens."""
     params = sequence.sampling
     assert params is not None
-    if params.has_penalties or params.num_logprobs is not None or _holds_back_stops(sequence, params):
+    changes_logits = params.has_penalties or params.logit_bias or _holds_back_stops(sequence, params)
+    if changes_logits or params.num_logprobs is not None or sequence.constraint is not None:
         return True
     return not params.is_greedy and not 0 < params.top_k <= MAX_CANDIDATES
 
@@ -50,13 +53,22 @@ def num_candidates(sequence: ScheduledSequence) -> int:
     return 1 if params.is_greedy or needs_logits(sequence) else params.top_k
 
 
-def sample(outputs: ForwardOutputs, sequences: SequenceOf[ScheduledSequence]) -> list[SequenceOutput]:
-    """Return one output per output row. Logits may be changed; each sequence has `sampling`."""
+def sample(
+    outputs: ForwardOutputs,
+    sequences: SequenceOf[ScheduledSequence],
+    masks: Mapping[SequenceId, Mask] | None = None,
+) -> list[SequenceOutput]:
+    """Return one output per output row. Logits may be changed; each sequence has `sampling`.
+
+    `masks` holds those of the sequences that have a constraint.
+    """
     if not sequences:
         return []
     is_finite = _finite_rows(outputs)
     return [
-        _sample_row(outputs, row, sequence) if is_finite[row] else _not_finite(sequence)
+        _sample_row(outputs, row, sequence, (masks or {}).get(sequence.sequence_id))
+        if is_finite[row]
+        else _failed(sequence, FailureKind.NOT_FINITE, _NOT_FINITE)
         for row, sequence in enumerate(sequences)
     ]
 
@@ -71,18 +83,22 @@ def _finite_rows(outputs: ForwardOutputs) -> list[bool]:
     return finite
 
 
-def _not_finite(sequence: ScheduledSequence) -> SequenceOutput:
-    failure = StepFailure(kind=FailureKind.NOT_FINITE, message=_NOT_FINITE)
+def _failed(sequence: ScheduledSequence, kind: FailureKind, message: str) -> SequenceOutput:
+    failure = StepFailure(kind=kind, message=message)
     return SequenceOutput(sequence_id=sequence.sequence_id, failure=failure)
 
 
-def _sample_row(outputs: ForwardOutputs, row: int, sequence: ScheduledSequence) -> SequenceOutput:
+def _sample_row(
+    outputs: ForwardOutputs, row: int, sequence: ScheduledSequence, mask: Mask | None
+) -> SequenceOutput:
     params = sequence.sampling
     assert params is not None
     logits_V = None if outputs.logits is None else outputs.logits[row]
     if needs_logits(sequence):
         assert logits_V is not None
-        return _sample_logits(logits_V, sequence, params)
+        if mask is not None and mask.error is not None:
+            return _failed(sequence, FailureKind.CONSTRAINT, mask.error)
+        return _sample_logits(logits_V, sequence, params, None if mask is None else mask.blocked)
     if outputs.candidates is not None:
         ids_K, values_K = outputs.candidates.ids[row], outputs.candidates.logits[row]
     else:
@@ -97,19 +113,43 @@ def _sample_row(outputs: ForwardOutputs, row: int, sequence: ScheduledSequence) 
 
 
 def _sample_logits(
-    logits_V: torch.Tensor, sequence: ScheduledSequence, params: SamplingParams
+    logits_V: torch.Tensor,
+    sequence: ScheduledSequence,
+    params: SamplingParams,
+    blocked_V: torch.Tensor | None,
 ) -> SequenceOutput:
     raw_logprobs_V = None if params.num_logprobs is None else logits_V.log_softmax(-1)
     if params.has_penalties:
         apply_penalties(logits_V, sequence, params)
+    for token_id, bias in params.logit_bias:
+        logits_V[token_id] += bias
+    if blocked_V is not None:
+        _block(logits_V, blocked_V)
     if _holds_back_stops(sequence, params):
-        logits_V[[i for i in params.stop_token_ids if i < len(logits_V)]] = -math.inf
+        _hold_back(logits_V, params.stop_token_ids)
     if params.is_greedy:
         token_id = int(logits_V.argmax())
     else:
         token_id = choose(logits_V, params, uniform(params.seed, sequence.num_output_tokens))
     logprobs = None if raw_logprobs_V is None else (_logprobs(raw_logprobs_V, token_id, params),)
     return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,), logprobs=logprobs)
+
+
+def _block(logits_V: torch.Tensor, blocked_V: torch.Tensor) -> None:
+    """A grammar knows the tokenizer's tokens; a mask is whole words, and logits may have rows beyond both."""
+    num_known = min(len(logits_V), len(blocked_V))
+    logits_V[:num_known].masked_fill_(blocked_V[:num_known].to(logits_V.device), -math.inf)
+    logits_V[num_known:] = -math.inf
+
+
+def _hold_back(logits_V: torch.Tensor, stop_token_ids: frozenset[int]) -> None:
+    """Where a grammar leaves nothing else, its end comes sooner than `min_tokens`."""
+    known = [token_id for token_id in stop_token_ids if token_id < len(logits_V)]
+    stops = torch.tensor(known, dtype=torch.int64, device=logits_V.device)
+    kept = logits_V[stops]
+    logits_V[stops] = -math.inf
+    if logits_V.max() == -math.inf:
+        logits_V[stops] = kept
 
 
 def _holds_back_stops(sequence: ScheduledSequence, params: SamplingParams) -> bool:

@@ -5,7 +5,6 @@ something to say, so an error that comes before the first token still is a prope
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import Protocol
 
 from litestar.enums import ScopeType
@@ -14,8 +13,7 @@ from litestar.types import HTTPScope, Receive, Scope, Send
 from appliance.errors import ApplianceError
 from appliance.observe.request_log import log_finished
 from appliance.server.appliance_state import ApplianceState
-from appliance.server.generation import GenerationGroup, TextDelta, TextEnd, TextEvent, TokenUsage
-from appliance.server.output_text import TokenDetail
+from appliance.server.generation import GenerationGroup, TokenUsage
 from appliance.server.stream_writer import (
     EVENT_STREAM,
     StreamKind,
@@ -23,15 +21,7 @@ from appliance.server.stream_writer import (
     send_json,
     wait_until_gone,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedText:
-    """One whole choice."""
-
-    text: str
-    tokens: tuple[TokenDetail, ...]
-    end: TextEnd
+from appliance.server.text_events import DeltaEvent, FinishedText, TextEnd, TextEvent, finished_text
 
 
 class AnswerFormat(Protocol):
@@ -108,15 +98,15 @@ class Answer:
         return ",".join(end.reason.value for end in self._group.ends) or "failed"
 
     async def _send_whole(self, send: Send) -> None:
-        deltas: list[TextDelta] = []
+        deltas: list[DeltaEvent] = []
         while not self._group.is_done:
             events = await self._group.read()
             if self._is_client_gone:
                 return
             self._group.sent(events)
             _raise_bad_end(events)
-            deltas += [event for event in events if isinstance(event, TextDelta)]
-        choices = [_joined(deltas, end) for end in sorted(self._group.ends, key=lambda end: end.index)]
+            deltas += [event for event in events if not isinstance(event, TextEnd)]
+        choices = [finished_text(deltas, end) for end in sorted(self._group.ends, key=lambda end: end.index)]
         await send_json(send, self._format.encode_whole(choices, self._group.usage))
 
     async def _stream(self, scope: HTTPScope, send: Send) -> None:
@@ -177,12 +167,3 @@ def _raise_bad_end(events: list[TextEvent]) -> None:
     error = _bad_end(events)
     if error is not None:
         raise error
-
-
-def _joined(deltas: list[TextDelta], end: TextEnd) -> FinishedText:
-    own = [delta for delta in deltas if delta.index == end.index]
-    return FinishedText(
-        text="".join(delta.text for delta in own),
-        tokens=tuple(token for delta in own for token in delta.tokens),
-        end=end,
-    )

@@ -15,7 +15,10 @@ from appliance.errors import ApplianceError, DeadlinePassed, GenerationFailed, N
 from appliance.model_pool import ResidentModel
 from appliance.observe.latency import LatencyRecorder, SequenceTiming
 from appliance.server.error_responses import unexpected_error
-from appliance.server.output_text import OutputText, TokenDetail
+from appliance.server.output_text import OutputText
+from appliance.server.text_events import DeltaEvent, TextEnd, TextEvent
+from appliance.text.answer_reader import PLAIN, AnswerRules
+from appliance.text.constraints import CompiledGrammar
 
 # Beyond these, tokens stay in their stream, where they take less room and are bounded too.
 _MOST_UNREAD_EVENTS = 256
@@ -28,30 +31,8 @@ class GenerationRequest:
     prompt_token_ids: list[int]
     params: SamplingParams
     stop: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextDelta:
-    """More text of one choice. `tokens` is empty unless log-probabilities were asked for."""
-
-    index: int
-    text: str
-    tokens: tuple[TokenDetail, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextEnd:
-    """The end of one choice; `error` where it is no good end."""
-
-    index: int
-    reason: FinishReason
-    num_prompt_tokens: int
-    num_output_tokens: int
-    num_prefix_hit_tokens: int
-    error: ApplianceError | None = None
-
-
-TextEvent = TextDelta | TextEnd
+    rules: AnswerRules = PLAIN
+    grammar: CompiledGrammar | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +42,7 @@ class TokenUsage:
     num_prompt_tokens: int
     num_output_tokens: int
     num_prefix_hit_tokens: int
+    num_thought_tokens: int
 
 
 class Generation:
@@ -88,7 +70,7 @@ class Generation:
     async def events(self) -> AsyncIterator[TextEvent]:
         async for event in self._stream:
             if isinstance(event, FinishEvent):
-                for delta in self._rest():
+                for delta in self._text.flush():
                     yield delta
                 yield self._end(event)
             elif not self._text.is_stopped:
@@ -96,24 +78,18 @@ class Generation:
                 for delta in self._deltas(event):
                     yield delta
 
-    def _deltas(self, event: TokenEvent) -> list[TextDelta]:
-        """One delta a token that shows; a stop string ends the sequence and drops what came after it."""
-        deltas = []
+    def _deltas(self, event: TokenEvent) -> list[DeltaEvent]:
+        """What each token shows; a stop string ends the sequence and drops what came after it."""
+        deltas: list[DeltaEvent] = []
         shown = event.visible_token_ids
         self._num_output_tokens += len(event.token_ids) - len(shown)
         for place, token_id in enumerate(shown):
             self._num_output_tokens += 1
-            text, details = self._text.push(token_id, event.logprobs[place] if event.logprobs else None)
-            if text or details:
-                deltas.append(TextDelta(index=self.index, text=text, tokens=details))
+            deltas += self._text.push(token_id, event.logprobs[place] if event.logprobs else None)
             if self._text.is_stopped:
                 self._stream.cancel(FinishReason.STOP)
                 break
         return deltas
-
-    def _rest(self) -> list[TextDelta]:
-        text, details = self._text.flush()
-        return [TextDelta(index=self.index, text=text, tokens=details)] if text or details else []
 
     def _end(self, finish: FinishEvent) -> TextEnd:
         self.timing.finished(queue_s=finish.queue_s)
@@ -124,6 +100,9 @@ class Generation:
             num_prompt_tokens=finish.num_prompt_tokens,
             num_output_tokens=self._num_output_tokens,
             num_prefix_hit_tokens=finish.num_prefix_hit_tokens,
+            num_thought_tokens=self._text.num_thought_tokens,
+            num_calls=self._text.num_calls,
+            stop=self._text.stop,
             error=_error_of(reason, finish, self._deadline_s),
         )
 
@@ -192,6 +171,7 @@ class GenerationGroup:
             num_prompt_tokens=sum(end.num_prompt_tokens for end in firsts),
             num_output_tokens=sum(end.num_output_tokens for end in self._ends),
             num_prefix_hit_tokens=sum(end.num_prefix_hit_tokens for end in firsts),
+            num_thought_tokens=sum(end.num_thought_tokens for end in self._ends),
         )
 
     async def read(self) -> list[TextEvent]:
@@ -209,7 +189,7 @@ class GenerationGroup:
     def sent(self, events: Sequence[TextEvent]) -> None:
         """Note that these were handed to the socket (or, for an answer sent whole, could have been)."""
         for event in events:
-            if isinstance(event, TextDelta):
+            if not isinstance(event, TextEnd):
                 self._generations[event.index].timing.first_token_out()
 
     def cancel(self) -> None:
@@ -279,6 +259,7 @@ def start_generations(
             streams += model.engine.submit_choices(
                 choices[0].prompt_token_ids,
                 [choice.params for choice in choices],
+                constraints=[choice.grammar.start() if choice.grammar else None for choice in choices],
                 deadline_s=deadline_s,
                 cache_salt=cache_salt,
             )
@@ -292,7 +273,7 @@ def start_generations(
         Generation(
             index=index,
             stream=stream,
-            text=OutputText(model.tokenizer, request.stop),
+            text=OutputText(model.tokenizer, request.stop, index=index, rules=request.rules),
             timing=SequenceTiming(latency, received_s=received_s),
             deadline_s=deadline_s,
         )

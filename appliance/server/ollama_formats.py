@@ -8,14 +8,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from appliance.errors import ApplianceError
-from appliance.server.answers import FinishedText
 from appliance.server.error_responses import error_json
-from appliance.server.generation import TextDelta, TextEvent, TokenUsage
+from appliance.server.generation import TokenUsage
 from appliance.server.ollama_schemas import AnswerMessage, ChatLine, Counts, GenerateLine
 from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.openai_schemas import TokenLogprob
-from appliance.server.output_text import TokenDetail
 from appliance.server.stream_writer import StreamKind
+from appliance.server.text_events import FinishedText, TextDelta, TextEnd, TextEvent, TokenDetail
 
 CONTENT_TYPE = b"application/x-ndjson"
 _encode = msgspec.json.Encoder().encode
@@ -49,7 +48,8 @@ class OllamaFormat:
     def encode(self, event: TextEvent) -> bytes:
         if isinstance(event, TextDelta):
             return self._delta(event.text, event.tokens)
-        self._reason = event.reason.value
+        if isinstance(event, TextEnd):
+            self._reason = event.reason.value
         return b""
 
     def close(self, usage: TokenUsage) -> bytes:

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,10 +16,13 @@ from appliance.model_pool import ResidentModel
 from appliance.server.answers import Answer, AnswerFormat
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.cache_salt import cache_salt
+from appliance.server.chat_turn import compiled_content, prepare_chat
 from appliance.server.error_responses import json_response
 from appliance.server.generation import GenerationGroup, GenerationRequest, start_generations
+from appliance.server.off_loop import run_text_work
 from appliance.server.openai_formats import AnswerIdentity, ChatFormat, CompletionFormat, new_identity
 from appliance.server.openai_logprobs import LogprobWriter
+from appliance.server.openai_output import content_grammar
 from appliance.server.openai_params import (
     chat_params,
     completion_params,
@@ -27,7 +31,7 @@ from appliance.server.openai_params import (
     stop_strings,
     wants_usage,
 )
-from appliance.server.openai_prompts import completion_prompts, encode_chat, encode_prompts
+from appliance.server.openai_prompts import chat_turn, completion_prompts, encode_prompts
 from appliance.server.openai_schemas import (
     ChatRequest,
     CompletionRequest,
@@ -36,6 +40,7 @@ from appliance.server.openai_schemas import (
     SamplingFields,
 )
 from appliance.server.request_body import BodyDecoder, read_body
+from appliance.text.constraints import CompiledGrammar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +67,11 @@ class OpenAI:
         received_s = self._state.latency.clock()
         wanted = self._chat_decoder.decode(body)
         model = self._state.model_for(wanted.model)
-        params = chat_params(wanted, model.tokenizer.stop_token_ids)
+        params = chat_params(wanted, model.tokenizer)
         num_per_prompt = num_choices(wanted, num_prompts=1, limit=self._state.limits.max_choices)
         stop = stop_strings(wanted)
-        prompt = await encode_chat(model, wanted)
+        turn = await run_text_work(len(body), partial(chat_turn, wanted))
+        prepared = await prepare_chat(model, turn)
         identity = _identity("chatcmpl", model, wanted)
         answer_format = ChatFormat(identity, _logprob_writer(model, params))
         arrival = Arrival(
@@ -74,7 +80,17 @@ class OpenAI:
             prompt_field="messages",
             cache_salt=cache_salt(request.scope, wanted),
         )
-        group = self._start(arrival, _requests([prompt], num_per_prompt, params, stop), num_per_prompt)
+        requests = [
+            GenerationRequest(
+                prompt_token_ids=prepared.prompt_token_ids,
+                params=for_choice(params, choice),
+                stop=stop,
+                rules=prepared.rules,
+                grammar=prepared.grammar,
+            )
+            for choice in range(num_per_prompt)
+        ]
+        group = self._start(arrival, requests, num_per_prompt)
         return self._answer(group, answer_format, identity, is_streamed=bool(wanted.stream))
 
     async def complete(self, request: Request[Any, Any, Any]) -> ASGIApp:
@@ -83,11 +99,13 @@ class OpenAI:
         received_s = self._state.latency.clock()
         wanted = self._completion_decoder.decode(body)
         model = self._state.model_for(wanted.model)
-        params = completion_params(wanted, model.tokenizer.stop_token_ids)
+        params = completion_params(wanted, model.tokenizer)
         given = completion_prompts(wanted.prompt)
         num_per_prompt = num_choices(wanted, num_prompts=len(given), limit=self._state.limits.max_choices)
         stop = stop_strings(wanted)
         prompts = await encode_prompts(model, given)
+        content = await run_text_work(len(body), partial(content_grammar, wanted))
+        grammar = await compiled_content(model, content)
         identity = _identity("cmpl", model, wanted)
         prompt_chars = tuple(_num_chars(model, prompt) for prompt in given for _ in range(num_per_prompt))
         answer_format = CompletionFormat(identity, _logprob_writer(model, params), prompt_chars)
@@ -97,7 +115,9 @@ class OpenAI:
             prompt_field="prompt",
             cache_salt=cache_salt(request.scope, wanted),
         )
-        group = self._start(arrival, _requests(prompts, num_per_prompt, params, stop), num_per_prompt)
+        group = self._start(
+            arrival, _requests(prompts, num_per_prompt, params, stop, grammar), num_per_prompt
+        )
         return self._answer(group, answer_format, identity, is_streamed=bool(wanted.stream))
 
     def _start(
@@ -160,10 +180,16 @@ def openai_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
 
 
 def _requests(
-    prompts: Sequence[list[int]], num_per_prompt: int, params: SamplingParams, stop: tuple[str, ...]
+    prompts: Sequence[list[int]],
+    num_per_prompt: int,
+    params: SamplingParams,
+    stop: tuple[str, ...],
+    grammar: CompiledGrammar | None,
 ) -> list[GenerationRequest]:
     return [
-        GenerationRequest(prompt_token_ids=prompt, params=for_choice(params, choice), stop=stop)
+        GenerationRequest(
+            prompt_token_ids=prompt, params=for_choice(params, choice), stop=stop, grammar=grammar
+        )
         for prompt in prompts
         for choice in range(num_per_prompt)
     ]

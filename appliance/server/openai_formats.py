@@ -7,12 +7,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from appliance.errors import ApplianceError
-from appliance.server.answers import FinishedText
 from appliance.server.error_responses import error_json
-from appliance.server.generation import TextDelta, TextEvent, TokenUsage
+from appliance.server.generation import TokenUsage
 from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.openai_schemas import (
+    AnswerFunction,
     AnswerMessage,
+    AnswerToolCall,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -20,9 +21,22 @@ from appliance.server.openai_schemas import (
     Completion,
     CompletionChoice,
     CompletionLogprobs,
+    CompletionTokensDetails,
     Delta,
+    FunctionDelta,
     PromptTokensDetails,
+    ToolCallDelta,
     Usage,
+)
+from appliance.server.text_events import (
+    CallDelta,
+    CallEnd,
+    CallStart,
+    FinishedText,
+    TextDelta,
+    TextEnd,
+    TextEvent,
+    ThoughtDelta,
 )
 
 DONE = b"data: [DONE]\n\n"
@@ -65,7 +79,8 @@ class ChatFormat:
             opening = self._chunk(
                 ChatChunkChoice(index=event.index, delta=Delta(role="assistant", content=""))
             )
-        return opening + self._chunk(self._choice(event))
+        choice = self._choice(event)
+        return opening if choice is None else opening + self._chunk(choice)
 
     def close(self, usage: TokenUsage) -> bytes:
         last = self._event((), usage_of(usage)) if self._identity.wants_usage else b""
@@ -86,18 +101,31 @@ class ChatFormat:
             )
         )
 
-    def _choice(self, event: TextEvent) -> ChatChunkChoice:
-        if not isinstance(event, TextDelta):
-            return ChatChunkChoice(index=event.index, delta=Delta(), finish_reason=event.reason.value)
-        logprobs = self._logprobs.chat(event.tokens) if self._logprobs else None
-        return ChatChunkChoice(index=event.index, delta=Delta(content=event.text), logprobs=logprobs)
+    def _choice(self, event: TextEvent) -> ChatChunkChoice | None:
+        logprobs = None
+        match event:
+            case TextDelta():
+                logprobs = self._logprobs.chat(event.tokens) if self._logprobs else None
+                delta = Delta(content=event.text)
+            case ThoughtDelta():
+                delta = Delta(reasoning_content=event.text)
+            case CallStart():
+                delta = Delta(tool_calls=(_call_start(event),))
+            case CallDelta():
+                function = FunctionDelta(arguments=event.arguments)
+                delta = Delta(tool_calls=(ToolCallDelta(index=event.call, function=function),))
+            case CallEnd():
+                return None
+            case TextEnd():
+                return ChatChunkChoice(index=event.index, delta=Delta(), finish_reason=finish_reason(event))
+        return ChatChunkChoice(index=event.index, delta=delta, logprobs=logprobs)
 
     def _whole_choice(self, choice: FinishedText) -> ChatChoice:
         return ChatChoice(
             index=choice.end.index,
-            message=AnswerMessage(content=choice.text),
+            message=_message(choice),
             logprobs=self._logprobs.chat(choice.tokens) if self._logprobs else None,
-            finish_reason=choice.end.reason.value,
+            finish_reason=finish_reason(choice.end),
         )
 
     def _chunk(self, choice: ChatChunkChoice) -> bytes:
@@ -130,6 +158,7 @@ class CompletionFormat:
             logprobs = self._choice_logprobs(event.index, event)
             choice = CompletionChoice(index=event.index, text=event.text, logprobs=logprobs)
         else:
+            assert isinstance(event, TextEnd), "a text completion neither thinks nor calls"
             choice = CompletionChoice(index=event.index, text="", finish_reason=event.reason.value)
         return sse_data(self._body((choice,), self._identity.usage_placeholder))
 
@@ -169,6 +198,29 @@ class CompletionFormat:
         )
 
 
+def finish_reason(end: TextEnd) -> str:
+    return "tool_calls" if end.ends_in_calls else end.reason.value
+
+
+def _message(choice: FinishedText) -> AnswerMessage:
+    """An answer that only calls tools has no content."""
+    calls = [
+        AnswerToolCall(id=call.call_id, function=AnswerFunction(name=call.name, arguments=call.arguments))
+        for call in choice.calls
+    ]
+    return AnswerMessage(
+        content=choice.text if choice.text or not calls else None,
+        reasoning_content=choice.thoughts or UNSET,
+        tool_calls=calls or UNSET,
+    )
+
+
+def _call_start(event: CallStart) -> ToolCallDelta:
+    """Clients join what comes later to these empty arguments."""
+    function = FunctionDelta(name=event.name, arguments="")
+    return ToolCallDelta(index=event.call, id=event.call_id, type="function", function=function)
+
+
 def sse_data(body: bytes) -> bytes:
     return b"data: %b\n\n" % body
 
@@ -179,4 +231,5 @@ def usage_of(usage: TokenUsage) -> Usage:
         completion_tokens=usage.num_output_tokens,
         total_tokens=usage.num_prompt_tokens + usage.num_output_tokens,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=usage.num_prefix_hit_tokens),
+        completion_tokens_details=CompletionTokensDetails(reasoning_tokens=usage.num_thought_tokens),
     )

@@ -2,7 +2,7 @@
 
 from appliance.engine.batch import TokenLogprobs
 from appliance.server.openai_schemas import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
-from appliance.server.output_text import TokenDetail
+from appliance.server.text_events import TokenDetail
 from appliance.text.tokenizer import Tokenizer
 
 # JSON has no infinity; clients know this number for "never".

@@ -12,6 +12,7 @@ import msgspec
 from appliance.engine.sequence import SamplingParams
 from appliance.errors import InvalidRequest, UnsupportedField
 from appliance.server.openai_schemas import ChatRequest, CompletionRequest, SamplingFields
+from appliance.text.tokenizer import Tokenizer
 
 _ValueT = TypeVar("_ValueT")
 # field: least and most, both allowed
@@ -29,11 +30,13 @@ _MAX_STOP_CHARS = 1024
 # OpenAI's own; a chat instead runs until the model ends it or the context is full.
 DEFAULT_COMPLETION_TOKENS = 16
 _MAX_LOGPROBS = 20
+_MAX_BIAS = 100
+_MAX_ID_DIGITS = 9
 # No vocabulary and no context is larger: beyond it a number says "as many as there are".
 _MORE_THAN_ANY = 2**31 - 1
 
 
-def chat_params(request: ChatRequest, stop_token_ids: frozenset[int]) -> SamplingParams:
+def chat_params(request: ChatRequest, tokenizer: Tokenizer) -> SamplingParams:
     """`max_completion_tokens` wins over `max_tokens`; with neither, the model or the context ends the text.
 
     Raises InvalidRequest, UnsupportedField.
@@ -45,11 +48,11 @@ def chat_params(request: ChatRequest, stop_token_ids: frozenset[int]) -> Samplin
         request,
         max_tokens=max_tokens if max_completion_tokens is None else max_completion_tokens,
         num_logprobs=_chat_logprobs(request),
-        stop_token_ids=stop_token_ids,
+        tokenizer=tokenizer,
     )
 
 
-def completion_params(request: CompletionRequest, stop_token_ids: frozenset[int]) -> SamplingParams:
+def completion_params(request: CompletionRequest, tokenizer: Tokenizer) -> SamplingParams:
     """Raises InvalidRequest, UnsupportedField."""
     _refuse_unsupported_completion(request)
     max_tokens = checked_max_tokens(request.max_tokens, "max_tokens")
@@ -57,7 +60,7 @@ def completion_params(request: CompletionRequest, stop_token_ids: frozenset[int]
         request,
         max_tokens=DEFAULT_COMPLETION_TOKENS if max_tokens is None else max_tokens,
         num_logprobs=_checked_logprobs(request.logprobs, "logprobs"),
-        stop_token_ids=stop_token_ids,
+        tokenizer=tokenizer,
     )
 
 
@@ -66,13 +69,11 @@ def sampling_params(
     *,
     max_tokens: int | None,
     num_logprobs: int | None,
-    stop_token_ids: frozenset[int],
+    tokenizer: Tokenizer,
 ) -> SamplingParams:
     """Raises InvalidRequest naming the field, value and bounds. top_k 0 and -1 are off; top_p 0 is greedy."""
     _check_ranges(request)
     _check_min_tokens(request.min_tokens, max_tokens)
-    if request.logit_bias:
-        raise UnsupportedField("logit_bias", remedy="leave it out")
     top_k, top_p = _cuts(request)
     return SamplingParams(
         max_tokens=None if max_tokens is None else min(max_tokens, _MORE_THAN_ANY),
@@ -85,7 +86,8 @@ def sampling_params(
         presence_penalty=_given(request.presence_penalty, 0.0),
         frequency_penalty=_given(request.frequency_penalty, 0.0),
         seed=request.seed,
-        stop_token_ids=frozenset() if request.ignore_eos else stop_token_ids,
+        logit_bias=_logit_bias(request.logit_bias or {}, tokenizer.vocab_size),
+        stop_token_ids=frozenset() if request.ignore_eos else tokenizer.stop_token_ids,
         num_logprobs=num_logprobs,
     )
 
@@ -139,11 +141,8 @@ def wants_usage(request: SamplingFields) -> bool:
 def _refuse_unsupported_chat(request: ChatRequest) -> None:
     """Refuse what a client would miss; null, empty and the defaults ask for nothing."""
     asked = {
-        "tools": bool(request.tools),
-        "tool_choice": request.tool_choice not in (None, "none", "auto"),
         "functions": bool(request.functions),
         "function_call": request.function_call not in (None, "none", "auto"),
-        "response_format": request.response_format is not None and request.response_format.type != "text",
         "modalities": request.modalities not in (None, [], ["text"]),
         "audio": _is_given(request.audio),
         "web_search_options": _is_given(request.web_search_options),
@@ -206,6 +205,29 @@ def _cuts(request: SamplingFields) -> tuple[int, float]:
     if request.top_p == 0:
         return 1, 1.0
     return min(max(top_k, 0), _MORE_THAN_ANY), _given(request.top_p, 1.0)
+
+
+def _logit_bias(given: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
+    """Keys are token ids in decimal; -100 and 100 in effect forbid and force."""
+    return tuple((_token_id(key, vocab_size), _bias(key, value)) for key, value in given.items())
+
+
+def _token_id(key: str, vocab_size: int) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS and int(key) < vocab_size):
+        raise InvalidRequest(
+            f"'logit_bias' has the key '{key[:50]}'; keys are this model's token ids, 0 to {vocab_size - 1}",
+            param="logit_bias",
+        )
+    return int(key)
+
+
+def _bias(key: str, value: float) -> float:
+    if not -_MAX_BIAS <= value <= _MAX_BIAS:
+        raise InvalidRequest(
+            f"'logit_bias' of the token {key} is {value}; it must lie between -100 and 100",
+            param="logit_bias",
+        )
+    return value
 
 
 def _repetition_penalty(request: SamplingFields) -> float:

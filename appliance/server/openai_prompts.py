@@ -1,19 +1,18 @@
 """Turns OpenAI's messages and prompts into token ids. Knows roles and parts; knows no sampling."""
 
-import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from appliance.errors import InvalidRequest
 from appliance.model_pool import ResidentModel
+from appliance.server.chat_turn import ChatTurn
+from appliance.server.off_loop import run_text_work
+from appliance.server.openai_output import content_grammar, tool_rules
 from appliance.server.openai_schemas import ChatMessage, ChatRequest, ContentPart, ToolCall
 
-# Templating and tokenizing take about 1 ms per 1,000 characters: more would be felt by every stream.
-_MAX_CHARS_ON_EVENT_LOOP = 2048
 # The system's own instructions under two names.
 _ROLES = {
     "system": "system",
@@ -23,35 +22,44 @@ _ROLES = {
     "tool": "tool",
 }
 _MAX_TEMPLATE_DEPTH = 32
-_ResultT = TypeVar("_ResultT")
 
 
-async def encode_chat(model: ResidentModel, request: ChatRequest) -> list[int]:
-    """Render the messages with the model's template and encode them. Raises InvalidRequest."""
-    template = model.chat_template
-    if template is None:
-        raise InvalidRequest(
-            f"the model '{model.model_id}' has no chat template; use /v1/completions", param="messages"
-        )
-    messages = template_messages(request.messages)
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+_EFFORTS_WITHOUT_THOUGHT = ("none", "minimal")
+
+
+def chat_turn(request: ChatRequest) -> ChatTurn:
+    """Return the request in no protocol's words. Raises InvalidRequest."""
     options = request.chat_template_kwargs or {}
     if _depth(options, _MAX_TEMPLATE_DEPTH) > _MAX_TEMPLATE_DEPTH:
         raise InvalidRequest(
             f"'chat_template_kwargs' is nested deeper than {_MAX_TEMPLATE_DEPTH} levels; flatten it",
             param="chat_template_kwargs",
         )
-    num_chars = sum(len(message["content"]) for message in messages)
-    try:
-        return await _off_loop(num_chars, lambda: template.encode(model.tokenizer, messages, extra=options))
-    except InvalidRequest as error:
-        error.param = error.param or "messages"
-        raise
+    effort = request.reasoning_effort
+    if effort is not None and effort not in _EFFORTS:
+        raise InvalidRequest(
+            f"'reasoning_effort' is '{effort[:50]}'; use one of {', '.join(_EFFORTS)}",
+            param="reasoning_effort",
+        )
+    rules = tool_rules(request)
+    return ChatTurn(
+        messages=template_messages(request.messages),
+        tools=rules.tools,
+        tool_choice=rules.choice,
+        callable_names=rules.callable_names,
+        is_parallel=request.parallel_tool_calls is not False,
+        content=content_grammar(request),
+        thinks=None if effort is None else effort not in _EFFORTS_WITHOUT_THOUGHT,
+        effort=effort,
+        options=options,
+    )
 
 
 async def encode_prompts(model: ResidentModel, prompts: list[str | list[int]]) -> list[list[int]]:
     """Encode every prompt of a text completion. Control tokens in it count: the client owns all of it."""
     num_chars = sum(map(len, prompts))
-    return await _off_loop(num_chars, lambda: [_encode_prompt(model, prompt) for prompt in prompts])
+    return await run_text_work(num_chars, lambda: [_encode_prompt(model, prompt) for prompt in prompts])
 
 
 def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:  # a template reads any JSON
@@ -89,6 +97,8 @@ def _template_message(message: ChatMessage, place: str) -> dict[str, Any]:
         rendered["name"] = message.name
     if message.tool_calls:
         rendered["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    if message.reasoning_content is not None:
+        rendered["reasoning_content"] = message.reasoning_content
     if message.tool_call_id is not None:
         rendered["tool_call_id"] = message.tool_call_id
     return rendered
@@ -153,13 +163,3 @@ def _depth(value: object, limit: int) -> int:
     if limit < 0 or not children:
         return 0
     return 1 + max(_depth(child, limit - 1) for child in children)
-
-
-async def _off_loop(num_chars: int, work: Callable[[], _ResultT]) -> _ResultT:
-    """Run small work here, large work in a thread: the event loop must answer others meanwhile."""
-    try:
-        if num_chars <= _MAX_CHARS_ON_EVENT_LOOP:
-            return work()
-        return await asyncio.to_thread(work)
-    except RecursionError:
-        raise InvalidRequest("the request is nested too deeply for the template; send fewer levels") from None

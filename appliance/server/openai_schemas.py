@@ -36,10 +36,46 @@ class ChatMessage(msgspec.Struct):
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None  # of an earlier answer; some templates show it again
+    refusal: Raw = Raw()
+
+
+class JsonSchemaFormat(msgspec.Struct):
+    # msgspec calls this one "schema" on the wire; a struct of ours has a method of that name.
+    schema_: Any = msgspec.field(default=None, name="schema")  # a JSON schema
+    name: str | None = None
+    strict: bool | None = None
 
 
 class ResponseFormat(msgspec.Struct):
     type: str
+    json_schema: JsonSchemaFormat | None = None
+    # What some servers take beside OpenAI's.
+    schema_: Any = msgspec.field(default=None, name="schema")  # a JSON schema
+    grammar: str | None = None
+    pattern: str | None = None
+
+
+class StructuredOutputs(msgspec.Struct):
+    """What an answer must look like; one of them."""
+
+    json: Any = None  # a JSON schema, or its text
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+class FunctionDefinition(msgspec.Struct):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None  # a JSON schema
+    strict: bool | None = None
+
+
+class ToolDefinition(msgspec.Struct):
+    type: str = "function"
+    function: FunctionDefinition | None = None
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
@@ -63,6 +99,14 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
+    # What an answer must look like, under the names that clients of other servers use.
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Any = None  # a JSON schema, or its text
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    regex: str | None = None
+    grammar: str | None = None
     # Of no consequence here.
     user: Raw = Raw()
     metadata: Raw = Raw()
@@ -80,16 +124,16 @@ class ChatRequest(SamplingFields, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # the template's own: any JSON
-    tools: list[Raw] | None = None
-    tool_choice: Any = None  # a word or an object, looked at only to refuse it
+    tools: list[ToolDefinition] | None = None
+    tool_choice: Any = None  # a word or an object
+    parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     functions: list[Raw] | None = None
     function_call: Any = None  # as tool_choice
     modalities: list[str] | None = None
     audio: Raw = Raw()
     web_search_options: Raw = Raw()
-    parallel_tool_calls: Raw = Raw()
-    reasoning_effort: Raw = Raw()
+    reasoning_effort: str | None = None
     verbosity: Raw = Raw()
     prediction: Raw = Raw()
 
@@ -108,11 +152,16 @@ class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,19 +179,33 @@ class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
     content: list[TokenLogprob]
+    refusal: None = None
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 
+class AnswerFunction(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    arguments: str
+
+
+class AnswerToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    type: Literal["function"] = "function"
+    function: AnswerFunction
+
+
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
-    content: str
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[AnswerToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,9 +224,23 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
+class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: FunctionDelta
+
+
 class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: tuple[ToolCallDelta, ...] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,16 +11,17 @@ class StopMatcher:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._held = ""
-        self._is_stopped = False
+        self.matched: str | None = None  # the stop string that ended the text
 
     def push(self, text: str) -> tuple[str, bool]:
         """Return the text that is safe to send now, and whether a stop string has ended it."""
-        if self._is_stopped:
+        if self.matched is not None:
             return "", True
         held = self._held + text
-        start = self._first_match(held)
-        if start is not None:
-            self._held, self._is_stopped = "", True
+        found = self._first_match(held)
+        if found is not None:
+            start, length = found
+            self._held, self.matched = "", held[start : start + length]
             return held[:start], True
         safe = len(held) - self._num_pending(held)
         self._held = held[safe:]
@@ -31,11 +32,11 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _first_match(self, text: str) -> int | None:
-        """Return where the stop string that is complete first begins."""
+    def _first_match(self, text: str) -> tuple[int, int] | None:
+        """Return where the stop string that is complete first begins, and its length."""
         found = [(text.find(stop), len(stop)) for stop in self._stops]
-        ends = [(start + length, start) for start, length in found if start >= 0]
-        return min(ends)[1] if ends else None
+        ends = [(start + length, start, length) for start, length in found if start >= 0]
+        return min(ends)[1:] if ends else None
 
     def _num_pending(self, text: str) -> int:
         """Return the length of the longest end of the text that begins a stop string."""

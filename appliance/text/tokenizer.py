@@ -4,7 +4,7 @@ Control tokens are found by this class, not by an encoder: only `split_control` 
 `parse_special` ever produce them, so text from a user cannot.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from appliance.text.literal_finder import LiteralFinder
@@ -57,6 +57,11 @@ class Tokenizer:
     def eos_token(self) -> str:
         """Text of the token that ends a text, or "" where the model has none."""
         return self._text_of(self.eos_token_id)
+
+    @property
+    def control_ids(self) -> Mapping[str, int]:
+        """Tokens that steer the model and have no text of their own, by the text that spells them."""
+        return self._vocabulary.control_ids
 
     @cached_property
     def controls(self) -> LiteralFinder:

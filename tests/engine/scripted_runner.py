@@ -5,6 +5,7 @@ reads the whole context back through the block table, so a stale, shared or miss
 or a lost token is found where it happens, and `solo` says what any sequence should have got.
 """
 
+import ctypes
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from appliance.engine.batch import (
     StepResult,
     TokenLogprobs,
 )
+from appliance.engine.constraint import Constraint
 from appliance.engine.sequence import SamplingParams
 
 _MASK = 2**64 - 1
@@ -116,6 +118,8 @@ class ScriptedRunner:
         if params is None:
             return SequenceOutput(sequence_id=scheduled.sequence_id)
         token_id = self._choose(digest, scheduled.num_output_tokens, params)
+        if scheduled.constraint is not None:
+            token_id = _allowed(scheduled.constraint, token_id)
         return SequenceOutput(
             sequence_id=scheduled.sequence_id,
             token_ids=(token_id,),
@@ -150,6 +154,15 @@ class ScriptedRunner:
     def _logprobs(self, token_id: int, num_top: int) -> TokenLogprobs:
         top = tuple(((token_id + rank) % self.vocab_size, -0.5 - rank) for rank in range(num_top))
         return TokenLogprobs(logprob=-0.5, top=top)
+
+
+def _allowed(constraint: Constraint, wanted: int) -> int:
+    """The wanted token where the constraint allows it, else the first that it allows."""
+    words = (ctypes.c_uint32 * constraint.num_mask_words)()
+    constraint.fill_mask(ctypes.addressof(words))
+    mask = int.from_bytes(bytes(words), "little")
+    assert mask, "the constraint allows nothing"
+    return wanted if mask >> wanted & 1 else (mask & -mask).bit_length() - 1
 
 
 def _digests(token_ids: SequenceOf[int]) -> list[int]:

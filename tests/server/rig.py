@@ -28,6 +28,7 @@ from appliance.server.appliance_state import ApplianceState, ServerLimits
 from appliance.server.http_server import HttpServer
 from appliance.server.listener import bind
 from appliance.text.chat_template import ChatTemplate
+from appliance.text.constraints import ConstraintCompiler
 from appliance.text.gguf_tokenizer import tokenizer_from_gguf
 from appliance.text.tokenizer import Tokenizer
 from engine.scripted_runner import ScriptedRunner
@@ -46,6 +47,7 @@ def make_tokenizer() -> Tokenizer:
 
 
 TOKENIZER = make_tokenizer()
+COMPILER = ConstraintCompiler(TOKENIZER)
 EOS = TOKENIZER.eos_token_id
 
 
@@ -153,6 +155,7 @@ def make_resident(
         engine=engine,
         tokenizer=TOKENIZER,
         chat_template=template,
+        constraints=COMPILER,
         facts=_facts(context_length),
         close=engine.stop,
     )

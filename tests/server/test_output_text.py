@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from appliance.engine.batch import TokenLogprobs
 from appliance.server.output_text import OutputText
+from appliance.server.text_events import DeltaEvent, TextDelta
 from server.rig import TOKENIZER, byte_ids
 
 SURE = TokenLogprobs(logprob=0.0, top=())
@@ -12,16 +13,16 @@ SURE = TokenLogprobs(logprob=0.0, top=())
 
 def run(data: bytes, stop: tuple[str, ...]) -> tuple[str, list[bytes], OutputText]:
     text = OutputText(TOKENIZER, stop)
-    shown, tokens = "", []
+    events: list[DeltaEvent] = []
     for token_id in byte_ids(data):
-        part, details = text.push(token_id, SURE)
-        shown += part
-        tokens += [TOKENIZER.token_bytes(detail.token_id) for detail in details]
+        events += text.push(token_id, SURE)
         if text.is_stopped:
             break
-    part, details = text.flush()
-    tokens += [TOKENIZER.token_bytes(detail.token_id) for detail in details]
-    return shown + part, tokens, text
+    events += text.flush()
+    deltas = [event for event in events if isinstance(event, TextDelta)]
+    assert deltas == events
+    tokens = [TOKENIZER.token_bytes(detail.token_id) for delta in deltas for detail in delta.tokens]
+    return "".join(delta.text for delta in deltas), tokens, text
 
 
 @settings(deadline=None)
@@ -49,6 +50,6 @@ def test_a_character_cut_off_at_the_end_is_replaced() -> None:
 
 def test_text_that_may_begin_a_stop_string_waits() -> None:
     text = OutputText(TOKENIZER, ("bc",))
-    assert text.push(*byte_ids(b"a"), None) == ("a", ())
-    assert text.push(*byte_ids(b"b"), None) == ("", ())
-    assert text.push(*byte_ids(b"x"), None) == ("bx", ())
+    assert text.push(*byte_ids(b"a"), None) == [TextDelta(index=0, text="a")]
+    assert text.push(*byte_ids(b"b"), None) == []
+    assert text.push(*byte_ids(b"x"), None) == [TextDelta(index=0, text="bx")]
