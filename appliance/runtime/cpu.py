@@ -109,6 +109,7 @@ def native_config(
         for rope in set(config.ropes)
         if rope is not None
     }
+    experts = config.experts
     return NativeConfig(
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
@@ -129,7 +130,10 @@ def native_config(
         qk_norm=_QK_NORMS[config.qk_norm],
         norm_placement=_PLACEMENTS[config.norm_placement],
         activation=_ACTIVATIONS[config.activation],
-        num_experts=config.experts.num_experts if config.experts else 0,
+        num_experts=experts.num_experts if experts else 0,
+        num_active_experts=experts.num_active if experts else 0,
+        expert_size=experts.intermediate_size if experts else 0,
+        normalizes_experts=experts.normalizes_weights if experts else False,
         max_tokens=max_tokens,
         num_threads=num_threads,
         activation_bits=activation_bits,

@@ -27,15 +27,18 @@ _ELEMENT_TYPES = {Source.F32: np.float32, Source.F16: np.float16, Source.BF16: n
 
 
 _TABLES = {Slot.EMBEDDING: Role.EMBEDDING, Slot.HEAD: Role.HEAD}
-_LINEARS = {
+_ATTENTION = {
     Slot.QUERY: Role.QUERY,
     Slot.KEY: Role.KEY,
     Slot.VALUE: Role.VALUE,
     Slot.OUTPUT: Role.OUTPUT,
+}
+_FEED_FORWARD = {
     Slot.GATE: Role.GATE,
     Slot.UP: Role.UP,
     Slot.DOWN: Role.DOWN,
 }
+_EXPERTS = {Slot.EXPERT_GATE: Role.GATE, Slot.EXPERT_UP: Role.UP, Slot.EXPERT_DOWN: Role.DOWN}
 _NORMS = {
     Slot.ATTENTION_PRE_NORM: NormRole.ATTENTION_PRE,
     Slot.ATTENTION_POST_NORM: NormRole.ATTENTION_POST,
@@ -86,8 +89,13 @@ class NativeWeightLoader:
             self._table(source, Slot.HEAD)
         self._builder.set_norm(NormRole.FINAL, 0, source.norm(Slot.FINAL_NORM, 0, config.hidden_size))
         for layer in range(config.num_layers):
-            for slot, role in _LINEARS.items():
+            for slot, role in _ATTENTION.items():
                 self._linear(source, slot, role, layer)
+            if config.experts is None:
+                for slot, role in _FEED_FORWARD.items():
+                    self._linear(source, slot, role, layer)
+            else:
+                self._experts(source, layer, config.experts.num_experts)
             for slot, size in source.norms():
                 self._builder.set_norm(_NORMS[slot], layer, source.norm(slot, layer, size))
             self._progress((layer + 1) / config.num_layers)
@@ -111,6 +119,17 @@ class NativeWeightLoader:
             order=None if matrix.order is None else matrix.order.astype(np.int32),
             bias=source.bias(slot, layer),
         )
+
+    def _experts(self, source: Checkpoint, layer: int, num_experts: int) -> None:
+        router = source.rows(Slot.ROUTER, layer)
+        # A choice between near equals must not turn on a rounded weight.
+        values = router.read(0, len(router.raw))
+        self._builder.set_linear(Role.ROUTER, layer, values, Source.F32, kind=Kind.F32)
+        kind, default = self._plan.linear, self._plan.linear_default
+        for slot, role in _EXPERTS.items():
+            for expert in range(num_experts):
+                rows, stored = _as_stored(source.rows(slot, layer, expert), kind)
+                self._builder.set_expert(role, layer, expert, rows, stored, kind=_kind(kind, default, stored))
 
 
 def _as_stored(matrix: Rows, kind: Kind | None) -> tuple[NDArray[np.generic], Source]:

@@ -52,6 +52,7 @@ class Role(IntEnum):
     GATE = 6
     UP = 7
     DOWN = 8
+    ROUTER = 9
 
 
 class NormRole(IntEnum):
@@ -104,6 +105,7 @@ class ConfigStruct(SizedStruct):
         ("intermediate_size", c_int32), ("num_heads", c_int32), ("num_kv_heads", c_int32),
         ("head_size", c_int32), ("vocab_size", c_int32), ("max_tokens", c_int32), ("activation", c_int32),
         ("norm_placement", c_int32), ("qk_norm", c_int32), ("num_experts", c_int32),
+        ("num_active_experts", c_int32), ("expert_size", c_int32), ("normalizes_experts", c_int32),
         ("norm_eps", c_float), ("attention_scale", c_float), ("attention_softcap", c_float),
         ("logit_softcap", c_float), ("logit_scale", c_float), ("residual_scale", c_float),
         ("embedding_scale", c_float), ("num_ropes", c_int32), ("num_threads", c_int32), ("spin_us", c_int32),
@@ -156,6 +158,7 @@ _INT, _POINTER = c_int32, c_void_p
 _STATUS_CALLS: dict[str, tuple[type, ...]] = {
     "acpu_model_create": (POINTER(ConfigStruct), POINTER(c_void_p)),
     "acpu_model_set_linear": (_POINTER, _INT, _INT, POINTER(MatrixStruct)),
+    "acpu_model_set_expert": (_POINTER, _INT, _INT, _INT, POINTER(MatrixStruct)),
     "acpu_model_set_norm": (_POINTER, _INT, _INT, _POINTER, _INT),
     "acpu_model_finish": (_POINTER,),
     "acpu_model_bind_kv": (_POINTER, POINTER(KVLayerStruct), _INT),

@@ -101,7 +101,10 @@ class NativeConfig:
     qk_norm: HeadNorm = HeadNorm.NONE
     norm_placement: Placement = Placement.PRE
     activation: GateActivation = GateActivation.SILU
-    num_experts: int = 0
+    num_experts: int = 0  # 0: a dense network
+    num_active_experts: int = 0
+    expert_size: int = 0
+    normalizes_experts: bool = False
     max_tokens: int = 8192
     num_threads: int = 1
     spin_us: int = 200
@@ -143,6 +146,22 @@ class NativeModelBuilder:
         struct = matrix_struct(keep, rows, source, kind, extras)
         call = self._library.functions.acpu_model_set_linear
         self._library.check(call(self._live_handle(), role, layer, ctypes.byref(struct)))
+
+    def set_expert(
+        self,
+        role: Role,
+        layer: int,
+        expert: int,
+        rows: AnyArray,
+        source: Source,
+        *,
+        kind: Kind | None = None,
+    ) -> None:
+        """Packs one expert's GATE, UP or DOWN as `set_linear` does. Raises NativeError."""
+        keep = KeptArrays()
+        struct = matrix_struct(keep, rows, source, kind, MatrixExtras())
+        call = self._library.functions.acpu_model_set_expert
+        self._library.check(call(self._live_handle(), role, layer, expert, ctypes.byref(struct)))
 
     def set_norm(self, role: NormRole, layer: int, weight: Float32Array) -> None:
         """A norm's weight as it multiplies (Gemma's one already added). Raises NativeError."""
@@ -268,6 +287,7 @@ def _create(library: NativeLibrary, config: NativeConfig) -> int | None:
         for name in (
             "num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_size",
             "vocab_size", "max_tokens", "activation", "norm_placement", "qk_norm", "num_experts",
+            "num_active_experts", "expert_size", "normalizes_experts",
             "norm_eps", "attention_scale", "logit_scale", "residual_scale", "embedding_scale",
             "num_threads", "spin_us", "activation_bits",
         )

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from appliance.errors import BadSetting
+from appliance.formats.gguf import read_gguf
 from appliance.formats.hf_folder import read_hf_folder
 from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
 from model.architecture_cases import CASES
 from oracles.hf_model import CPU, recorded_model
-from oracles.tiny_model import logits_by_chunks
+from oracles.llama import LlamaShape
+from oracles.tiny_model import logits_by_chunks, tiny_model
 
-EXPERTS = [name for name in CASES if name.startswith(("mixtral", "qwen3-moe"))]
 # Root mean square error over that of the logits; pages are bf16. Sharp random attention makes the most of it.
 COST = 0.02
 
@@ -25,15 +26,23 @@ def library_folder(pytestconfig: pytest.Config) -> Path:
     return Path(pytestconfig.cache.mkdir("native-cpu"))
 
 
-def load(path: Path, library_folder: Path, served_context: int | None, backend: str = "cpu") -> LoadedBackend:
-    with read_hf_folder(path) as folder:
+def load(
+    path: Path,
+    library_folder: Path,
+    served_context: int | None,
+    *,
+    backend: str = "cpu",
+    num_threads: int = 2,
+    precision: str = "f32",
+) -> LoadedBackend:
+    with read_gguf(path) if path.suffix == ".gguf" else read_hf_folder(path) as folder:
         wishes = LoadWishes(
             backend=backend,
-            precision="f32",
+            precision=precision,
             activations="auto",
             kv_dtype="auto",
             device=CPU,
-            num_threads=2,
+            num_threads=num_threads,
             step_tokens=64,
             free_bytes=2**33,
             library_folder=library_folder,
@@ -42,7 +51,7 @@ def load(path: Path, library_folder: Path, served_context: int | None, backend: 
         return load_backend(folder, wishes, lambda *_: None)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in EXPERTS])
+@pytest.mark.parametrize("name", CASES)
 def test_the_native_engine_gives_the_recorded_logits(tmp_path: Path, library_folder: Path, name: str) -> None:
     model = recorded_model(name)
     loaded = load(model.write(tmp_path / "model"), library_folder, model.served_context)
@@ -57,14 +66,28 @@ def test_the_native_engine_gives_the_recorded_logits(tmp_path: Path, library_fol
     assert cost < COST
 
 
-@pytest.mark.parametrize("name", EXPERTS)
-def test_experts_go_to_the_eager_backend_with_one_line_that_says_why(
-    tmp_path: Path, library_folder: Path, name: str, caplog: pytest.LogCaptureFixture
+def test_a_shape_it_cannot_run_goes_to_the_eager_backend_with_one_line_that_says_why(
+    tmp_path: Path, library_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = recorded_model(name)
+    path = tiny_model(shape=LlamaShape(head_size=24, rotary_size=24)).write(tmp_path / "tiny.gguf")
     with caplog.at_level(logging.WARNING):
-        loaded = load(model.write(tmp_path / "model"), library_folder, None, backend="auto")
+        loaded = load(path, library_folder, None, backend="auto")
     assert loaded.backend_name == "eager"
-    assert [record for record in caplog.messages if "a mixture of 5 experts is not supported" in record]
-    with pytest.raises(BadSetting, match="a mixture of 5 experts is not supported"):
-        load(model.write(tmp_path / "model"), library_folder, None)
+    assert len([line for line in caplog.messages if "head_size 24 is not a multiple of 16" in line]) == 1
+    with pytest.raises(BadSetting, match="head_size 24 is not a multiple of 16"):
+        load(path, library_folder, None)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
+def test_experts_answer_the_same_alone_in_pieces_and_on_any_number_of_threads(
+    tmp_path: Path, library_folder: Path, name: str
+) -> None:
+    path = recorded_model(name).write(tmp_path / "model")
+    tokens = recorded_model(name).tokens
+    whole = None
+    for num_threads, chunks in ((1, (50,)), (2, (50,)), (2, (31, 1, 1, 17)), (1, (3, 46, 1))):
+        backend = load(path, library_folder, None, num_threads=num_threads, precision="int8").backend
+        backend.attach_kv(4)
+        last = logits_by_chunks(backend, tokens, chunks)[-1]
+        whole = last if whole is None else whole
+        assert np.array_equal(last, whole)

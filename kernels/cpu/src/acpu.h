@@ -30,7 +30,8 @@ enum {
   ACPU_GATE = 6,
   ACPU_UP = 7,
   ACPU_DOWN = 8,
-  ACPU_NUM_LINEARS = 9
+  ACPU_ROUTER = 9,
+  ACPU_NUM_LINEARS = 10
 };
 enum {
   ACPU_FINAL_NORM = 0,
@@ -65,7 +66,8 @@ typedef struct {
   int32_t struct_bytes;
   int32_t num_layers, hidden_size, intermediate_size, num_heads, num_kv_heads, head_size, vocab_size;
   int32_t max_tokens; /* of one step */
-  int32_t activation, norm_placement, qk_norm, num_experts;
+  int32_t activation, norm_placement, qk_norm;
+  int32_t num_experts, num_active_experts, expert_size, normalizes_experts; /* num_experts 0: none */
   float norm_eps, attention_scale, attention_softcap, logit_softcap, logit_scale, residual_scale,
       embedding_scale;
   int32_t num_ropes, num_threads, spin_us;
@@ -123,6 +125,9 @@ ACPU_API const char* acpu_levels(void);     /* those this machine runs, best fir
 
 ACPU_API int32_t acpu_model_create(const acpu_config* config, acpu_model** model);
 ACPU_API int32_t acpu_model_set_linear(acpu_model* model, int32_t role, int32_t layer,
+                                       const acpu_matrix* matrix);
+/* `role` is ACPU_GATE, ACPU_UP or ACPU_DOWN. */
+ACPU_API int32_t acpu_model_set_expert(acpu_model* model, int32_t role, int32_t layer, int32_t expert,
                                        const acpu_matrix* matrix);
 ACPU_API int32_t acpu_model_set_norm(acpu_model* model, int32_t role, int32_t layer, const float* weight,
                                      int32_t size);

@@ -33,6 +33,15 @@ int32_t acpu_model_set_linear(acpu_model* model, int32_t role, int32_t layer, co
   });
 }
 
+int32_t acpu_model_set_expert(acpu_model* model, int32_t role, int32_t layer, int32_t expert,
+                              const acpu_matrix* matrix) {
+  return guarded([&] {
+    require_pointer(model, "model");
+    acpu::require_struct(matrix, "matrix");
+    model->set_expert(role, layer, expert, *matrix);
+  });
+}
+
 int32_t acpu_model_set_norm(acpu_model* model, int32_t role, int32_t layer, const float* weight,
                             int32_t size) {
   return guarded([&] {

@@ -27,7 +27,11 @@ const acpu_config& checked(const acpu_config& c) {
   require_activation_bits(c.activation_bits);
   require_range("spin_us", c.spin_us, 0, 1000000);
   require_range("num_ropes", c.num_ropes, 0, 64);
-  if (c.num_experts) fail(ACPU_UNSUPPORTED, "a mixture of %d experts is not supported", c.num_experts);
+  require_range("num_experts", c.num_experts, 0, 1024);
+  if (c.num_experts) {
+    require_range("num_active_experts", c.num_active_experts, 1, c.num_experts);
+    require_range("expert_size", c.expert_size, 1, 1 << 19);
+  }
   if (c.num_heads % c.num_kv_heads)
     fail(ACPU_BAD_ARGUMENT, "num_heads %d is not a multiple of num_kv_heads %d", c.num_heads, c.num_kv_heads);
   if (c.num_heads / c.num_kv_heads > kMaxTileRows)
@@ -119,6 +123,7 @@ Model::Model(const acpu_config& c)
   for (int i = 0; i < c.num_layers; ++i) {
     layers[i].rope = c.rope_of_layer[i];
     layers[i].window = c.windows[i];
+    for (auto& experts : layers[i].experts) experts.resize(c.num_experts);
   }
 }
 
@@ -138,6 +143,7 @@ void Model::expected_shape(int32_t role, int* outputs, int* inputs) const {
     case ACPU_VALUE: *outputs = kv_width(); break;
     case ACPU_GATE:
     case ACPU_UP: *outputs = ffn; break;
+    case ACPU_ROUTER: *outputs = config.num_experts; break;
     default: *outputs = hidden;
   }
 }
@@ -147,6 +153,7 @@ void Model::set_linear(int32_t role, int32_t layer, const acpu_matrix& matrix) {
   check_layer(layer);
   int outputs, inputs;
   expected_shape(role, &outputs, &inputs);
+  if (!needs_linear(role)) fail(ACPU_BAD_ARGUMENT, "role %d has no place in this network: see num_experts", role);
   if (matrix.num_outputs != outputs || matrix.num_inputs != inputs)
     fail(ACPU_BAD_ARGUMENT, "role %d of layer %d is %d x %d; the network needs %d x %d", role, layer,
          matrix.num_outputs, matrix.num_inputs, outputs, inputs);
@@ -155,6 +162,25 @@ void Model::set_linear(int32_t role, int32_t layer, const acpu_matrix& matrix) {
                                              : layers[layer].linears[role];
   if (place.data) fail(ACPU_BAD_ARGUMENT, "role %d of layer %d is set already", role, layer);
   place = pack(matrix, arena, &pool);
+}
+
+void Model::set_expert(int32_t role, int32_t layer, int32_t expert, const acpu_matrix& matrix) {
+  require_range("role", role, ACPU_GATE, ACPU_DOWN);
+  check_layer(layer);
+  require_range("expert", expert, 0, config.num_experts - 1);
+  const int hidden = config.hidden_size, size = config.expert_size, is_down = role == ACPU_DOWN;
+  if (matrix.num_outputs != (is_down ? hidden : size) || matrix.num_inputs != (is_down ? size : hidden))
+    fail(ACPU_BAD_ARGUMENT, "role %d of layer %d's expert %d is %d x %d; the network needs %d x %d", role, layer,
+         expert, matrix.num_outputs, matrix.num_inputs, is_down ? hidden : size, is_down ? size : hidden);
+  if (matrix.bias) fail(ACPU_UNSUPPORTED, "experts have no biases");
+  LinearView& place = layers[layer].experts[role - ACPU_GATE][expert];
+  if (place.data) fail(ACPU_BAD_ARGUMENT, "role %d of layer %d's expert %d is set already", role, layer, expert);
+  place = pack(matrix, arena, &pool);
+}
+
+bool Model::needs_linear(int32_t role) const {
+  const bool is_ffn = role == ACPU_GATE || role == ACPU_UP || role == ACPU_DOWN;
+  return config.num_experts ? !is_ffn : role != ACPU_ROUTER;
 }
 
 void Model::set_norm(int32_t role, int32_t layer, const float* weight, int32_t size) {
@@ -191,8 +217,11 @@ void Model::check_complete() const {
   if (!final_norm) fail(ACPU_BAD_ARGUMENT, "the final norm (role %d) is missing", ACPU_FINAL_NORM);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     for (int role = ACPU_QUERY; role < ACPU_NUM_LINEARS; ++role)
-      if (!layers[layer].linears[role].data)
+      if (needs_linear(role) && !layers[layer].linears[role].data)
         fail(ACPU_BAD_ARGUMENT, "role %d of layer %d is missing", role, layer);
+    for (const auto& experts : layers[layer].experts)
+      for (const LinearView& expert : experts)
+        if (!expert.data) fail(ACPU_BAD_ARGUMENT, "an expert of layer %d is missing", layer);
     for (int role = 0; role < ACPU_NUM_NORMS; ++role)
       if (needs_norm(role) && !layers[layer].norms[role])
         fail(ACPU_BAD_ARGUMENT, "norm %d of layer %d is missing", role, layer);
@@ -249,10 +278,10 @@ void Model::grow_scratch(int num_tokens) {
   s.arena.clear();
   int32_t hidden_forms = form_of(head().kind, config.activation_bits), attended_forms = 0, gated_forms = 0;
   for (const LayerWeights& layer : layers) {
-    for (int role : {ACPU_QUERY, ACPU_KEY, ACPU_VALUE, ACPU_GATE, ACPU_UP})
-      hidden_forms |= form_of(layer.linears[role].kind, config.activation_bits);
+    for (int role : {ACPU_QUERY, ACPU_KEY, ACPU_VALUE, ACPU_GATE, ACPU_UP, ACPU_ROUTER})
+      if (needs_linear(role)) hidden_forms |= form_of(layer.linears[role].kind, config.activation_bits);
     attended_forms |= form_of(layer.linears[ACPU_OUTPUT].kind, config.activation_bits);
-    gated_forms |= form_of(layer.linears[ACPU_DOWN].kind, config.activation_bits);
+    if (!config.num_experts) gated_forms |= form_of(layer.linears[ACPU_DOWN].kind, config.activation_bits);
   }
   const size_t n = static_cast<size_t>(rows);
   s.hidden = s.arena.array<float>(n * config.hidden_size);
@@ -267,7 +296,7 @@ void Model::grow_scratch(int num_tokens) {
   }
   s.hidden_act = make_act(s.arena, rows, config.hidden_size, hidden_forms);
   s.attended_act = make_act(s.arena, rows, query_width(), attended_forms);
-  s.gated_act = make_act(s.arena, rows, config.intermediate_size, gated_forms);
+  if (!config.num_experts) s.gated_act = make_act(s.arena, rows, config.intermediate_size, gated_forms);
   s.max_tokens = rows;
 }
 

@@ -26,6 +26,7 @@ struct Rope {
 struct LayerWeights {
   LinearView linears[ACPU_NUM_LINEARS] = {};
   const float* norms[ACPU_NUM_NORMS] = {};
+  std::vector<LinearView> experts[3]; // gate, up, down of each
   int32_t rope = -1;
   int32_t window = 0;
 };
@@ -57,6 +58,7 @@ class Model {
   explicit Model(const acpu_config& config);
 
   void set_linear(int32_t role, int32_t layer, const acpu_matrix& matrix);
+  void set_expert(int32_t role, int32_t layer, int32_t expert, const acpu_matrix& matrix);
   void set_norm(int32_t role, int32_t layer, const float* weight, int32_t size);
   void finish();
   void bind_kv(const acpu_kv_layer* layers, int32_t num_layers);
@@ -87,6 +89,7 @@ class Model {
 
  private:
   void check_layer(int32_t layer) const;
+  bool needs_linear(int32_t role) const; // of a layer
   void expected_shape(int32_t role, int* outputs, int* inputs) const;
   bool needs_norm(int32_t role) const; // of a layer
   void check_complete() const;

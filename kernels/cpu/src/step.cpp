@@ -57,6 +57,7 @@ void StepRun::prepare_memory() {
                          : memory_.array<float>(static_cast<size_t>(logit_chunk_) * config_.vocab_size);
   head_hidden_ = memory_.array<float>(static_cast<size_t>(rows) * config_.hidden_size);
   head_act_ = make_act(memory_, std::max(1, rows), config_.hidden_size, scratch_.hidden_act.forms);
+  if (config_.num_experts) prepare_experts();
   for (int t = 0; t < threads_; ++t) {
     const size_t row_size = static_cast<size_t>(std::max(config_.hidden_size, model_.query_width()));
     Worker w = {t, scratch_.hidden_act, scratch_.attended_act, memory_.array<float>(row_size), {}};
@@ -288,7 +289,10 @@ void StepRun::work(int thread) {
   finish_phase(w, kPhasePrepare);
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     attention_block(w, layer);
-    feed_forward_block(w, layer);
+    if (config_.num_experts)
+      expert_block(w, layer);
+    else
+      feed_forward_block(w, layer);
   }
   if (step_.num_logit_rows) run_head(w);
 }

@@ -40,6 +40,19 @@ inline Range share(int64_t total, int thread, int threads) {
   return {total * thread / threads, total * (thread + 1) / threads};
 }
 
+// What a step's mixtures of experts work on; a pair is a token and one of its experts.
+struct ExpertPairs {
+  float* logits = nullptr;       // [tokens, experts], of the router
+  float* shares = nullptr;       // [tokens, active]
+  int32_t* chosen = nullptr;     // [tokens, active]
+  int32_t* pair_of = nullptr;    // [tokens, active]
+  int32_t* row_of_pair = nullptr;
+  int32_t* starts = nullptr;     // [experts + 1], the first pair of each
+  ActView input = {}, gated = {}; // by pair
+  float* out = nullptr;          // [pairs, hidden]
+  std::vector<std::atomic<int>> next_piece; // two of each layer
+};
+
 class StepRun {
  public:
   StepRun(Model& model, const acpu_step& step);
@@ -75,6 +88,13 @@ class StepRun {
   void norm_all_heads(int thread, const LayerWeights& weights);
   void attention_block(Worker& w, int layer);
   void feed_forward_block(Worker& w, int layer);
+  void prepare_experts();
+  void choose_experts(int row);
+  void sort_pairs();
+  void gather_inputs(Worker& w, const float* norm);
+  void run_experts(const LayerWeights& weights, bool is_down, int counter);
+  void add_experts(Worker& w, const float* post_norm);
+  void expert_block(Worker& w, int layer);
   void write_row(int layer, const HeadShape& shape, int row, int head);
   void write_pages(int thread, int layer, const HeadShape& shape);
   AttentionTile tile_of(const Span& span, int layer, int head) const;
@@ -104,6 +124,7 @@ class StepRun {
   SplitState* partial_states_ = nullptr;
   float* partial_outputs_ = nullptr;
   std::vector<Worker> workers_;
+  ExpertPairs experts_;
   ActView head_act_ = {};
   float* head_hidden_ = nullptr;
   float* logits_ = nullptr;
