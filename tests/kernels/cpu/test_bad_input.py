@@ -28,7 +28,6 @@ def model(library: NativeLibrary, rig, network):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"num_experts": 8}, "mixture of 8 experts"),
         ({"head_size": 24}, "head_size 24"),
         ({"head_size": 512}, "head_size 512"),
         ({"level": "mmx"}, "level 'mmx' does not run on this machine"),
@@ -46,6 +45,8 @@ def test_unsupported_networks_name_what_is_not_supported(library: NativeLibrary,
         ({"num_threads": 0}, "num_threads is 0"),
         ({"vocab_size": -1}, "vocab_size is -1"),
         ({"windows": ()}, "one item for each"),
+        ({"num_experts": 8}, "num_active_experts is 0; it must be 1 to 8"),
+        ({"num_experts": 8, "num_active_experts": 9, "expert_size": 32}, "num_active_experts is 9"),
     ],
 )
 def test_contradictory_networks_are_refused(library: NativeLibrary, network, changes, problem):
@@ -67,6 +68,23 @@ def test_builder_says_what_is_missing_or_of_the_wrong_shape(library: NativeLibra
             builder.set_norm(NormRole.FINAL, 0, np.ones(95, np.float32))
     with pytest.raises(NativeError, match="the builder is spent"):
         builder.finish()
+
+
+def test_experts_are_checked_as_other_matrices_are(library: NativeLibrary, network):
+    experts = {"num_experts": 3, "num_active_experts": 2, "expert_size": 32}
+    rows = np.zeros((32, 96), np.float32)
+    with NativeModelBuilder(library, network.config(**experts)) as builder:
+        with pytest.raises(NativeError, match="expert is 3"):
+            builder.set_expert(Role.GATE, 0, 3, rows, Source.F32)
+        with pytest.raises(NativeError, match="expert 1 is 32 x 96; the network needs 96 x 32"):
+            builder.set_expert(Role.DOWN, 0, 1, rows, Source.F32)
+        with pytest.raises(NativeError, match="role is 2"):
+            builder.set_expert(Role.QUERY, 0, 1, rows, Source.F32)
+        with pytest.raises(NativeError, match="role 6 has no place in this network"):
+            builder.set_linear(Role.GATE, 0, np.zeros((160, 96), np.float32), Source.F32)
+        builder.set_expert(Role.UP, 0, 2, rows, Source.F32)
+        with pytest.raises(NativeError, match="expert 2 is set already"):
+            builder.set_expert(Role.UP, 0, 2, rows, Source.F32)
 
 
 @pytest.mark.parametrize(
