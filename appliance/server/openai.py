@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from appliance.server.openai_formats import AnswerIdentity, ChatFormat, Completi
 from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.openai_output import content_grammar
 from appliance.server.openai_params import (
+    best_of,
     chat_params,
     completion_params,
     for_choice,
@@ -101,14 +102,19 @@ class OpenAI:
         model = self._state.model_for(wanted.model)
         params = completion_params(wanted, model.tokenizer)
         given = completion_prompts(wanted.prompt)
-        num_per_prompt = num_choices(wanted, num_prompts=len(given), limit=self._state.limits.max_choices)
+        made = best_of(wanted, num_prompts=len(given), limit=self._state.limits.max_choices)
+        num_per_prompt = made.num_made
         stop = stop_strings(wanted)
-        prompts = await encode_prompts(model, given)
+        prompts = await encode_prompts(model, given, wanted.suffix)
         content = await run_text_work(len(body), partial(content_grammar, wanted))
         grammar = await compiled_content(model, content)
         identity = _identity("cmpl", model, wanted)
-        prompt_chars = tuple(_num_chars(model, prompt) for prompt in given for _ in range(num_per_prompt))
-        answer_format = CompletionFormat(identity, _logprob_writer(model, params), prompt_chars)
+        texts = tuple(_text_of(model, prompt) for prompt in given for _ in range(num_per_prompt))
+        answer_format = CompletionFormat(
+            identity, _logprob_writer(model, params), texts, echoes=bool(wanted.echo), best_of=made
+        )
+        if made.is_choosing and params.num_logprobs is None:
+            params = replace(params, num_logprobs=0)
         arrival = Arrival(
             model=model,
             received_s=received_s,
@@ -206,8 +212,8 @@ def _logprob_writer(model: ResidentModel, params: SamplingParams) -> LogprobWrit
     return LogprobWriter(model.tokenizer, params.num_logprobs)
 
 
-def _num_chars(model: ResidentModel, prompt: str | list[int]) -> int:
-    return len(prompt) if isinstance(prompt, str) else len(model.tokenizer.decode(prompt))
+def _text_of(model: ResidentModel, prompt: str | list[int]) -> str:
+    return prompt if isinstance(prompt, str) else model.tokenizer.decode(prompt)
 
 
 def _card(model: ResidentModel) -> ModelCard:

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 from appliance.errors import ApplianceError
 from appliance.server.error_responses import error_json
 from appliance.server.generation import TokenUsage
+from appliance.server.openai_best_of import BestOf
 from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.openai_schemas import (
     AnswerFunction,
@@ -144,16 +145,33 @@ class ChatFormat:
 
 
 class CompletionFormat:
-    """`text_completion`, the same whole and in chunks. `prompt_chars` holds each choice's prompt length."""
+    """`text_completion`, the same whole and in chunks. `prompts` holds each choice's prompt as text."""
 
     def __init__(
-        self, identity: AnswerIdentity, logprobs: LogprobWriter | None, prompt_chars: tuple[int, ...]
+        self,
+        identity: AnswerIdentity,
+        logprobs: LogprobWriter | None,
+        prompts: tuple[str, ...],
+        *,
+        echoes: bool,
+        best_of: BestOf,
     ) -> None:
         self._identity = identity
         self._logprobs = logprobs
-        self._prompt_chars = prompt_chars
+        self._prompts = prompts
+        self._best_of = best_of
+        self._echoes = echoes
+        self._unechoed = set(range(len(prompts))) if echoes else set()
 
     def encode(self, event: TextEvent) -> bytes:
+        opening = b""
+        if event.index in self._unechoed:
+            self._unechoed.discard(event.index)
+            choice = CompletionChoice(index=event.index, text=self._prompts[event.index])
+            opening = sse_data(self._body((choice,), self._identity.usage_placeholder))
+        return opening + self._chunk(event)
+
+    def _chunk(self, event: TextEvent) -> bytes:
         if isinstance(event, TextDelta):
             logprobs = self._choice_logprobs(event.index, event)
             choice = CompletionChoice(index=event.index, text=event.text, logprobs=logprobs)
@@ -170,12 +188,15 @@ class CompletionFormat:
         return sse_data(error_json(error))
 
     def encode_whole(self, choices: list[FinishedText], usage: TokenUsage) -> bytes:
+        if self._best_of.is_choosing:
+            choices = self._best_of.chosen(choices)
         return self._body(tuple(self._whole_choice(choice) for choice in choices), usage_of(usage))
 
     def _whole_choice(self, choice: FinishedText) -> CompletionChoice:
+        prompt = self._prompt_of(choice.end.index) if self._echoes else ""
         return CompletionChoice(
             index=choice.end.index,
-            text=choice.text,
+            text=prompt + choice.text,
             logprobs=self._choice_logprobs(choice.end.index, choice),
             finish_reason=choice.end.reason.value,
         )
@@ -183,7 +204,11 @@ class CompletionFormat:
     def _choice_logprobs(self, index: int, text: TextDelta | FinishedText) -> CompletionLogprobs | None:
         if self._logprobs is None:
             return None
-        return self._logprobs.completion(text.tokens, prompt_chars=self._prompt_chars[index])
+        return self._logprobs.completion(text.tokens, prompt_chars=len(self._prompt_of(index)))
+
+    def _prompt_of(self, index: int) -> str:
+        """The answer's choices may be fewer than those made; each prompt has as many as every other."""
+        return self._prompts[index // self._best_of.num_kept * self._best_of.num_made]
 
     def _body(self, choices: tuple[CompletionChoice, ...], usage: Usage | UnsetType | None) -> bytes:
         identity = self._identity

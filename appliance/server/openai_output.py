@@ -30,6 +30,15 @@ class ToolRules(NamedTuple):
     choice: ToolChoice
     callable_names: frozenset[str] | None
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the client named the one function to call, once."""
+        return (
+            self.choice is ToolChoice.REQUIRED
+            and self.callable_names is not None
+            and len(self.callable_names) == 1
+        )
+
 
 def content_grammar(request: SamplingFields) -> Grammar | None:
     """Return what the content must look like, None for free text. Raises InvalidRequest, UnsupportedField."""

@@ -11,6 +11,7 @@ import msgspec
 
 from appliance.engine.sequence import SamplingParams
 from appliance.errors import InvalidRequest, UnsupportedField
+from appliance.server.openai_best_of import BestOf
 from appliance.server.openai_schemas import ChatRequest, CompletionRequest, SamplingFields
 from appliance.text.tokenizer import Tokenizer
 
@@ -32,6 +33,7 @@ DEFAULT_COMPLETION_TOKENS = 16
 _MAX_LOGPROBS = 20
 _MAX_BIAS = 100
 _MAX_ID_DIGITS = 9
+_MAX_BEST_OF = 20  # OpenAI's own
 # No vocabulary and no context is larger: beyond it a number says "as many as there are".
 _MORE_THAN_ANY = 2**31 - 1
 
@@ -133,6 +135,29 @@ def num_choices(request: SamplingFields, *, num_prompts: int, limit: int) -> int
     return n
 
 
+def best_of(request: CompletionRequest, *, num_prompts: int, limit: int) -> BestOf:
+    """How many choices each prompt gets, and how many of them are sent. Raises InvalidRequest."""
+    num_kept = num_choices(request, num_prompts=num_prompts, limit=limit)
+    num_made = _given(request.best_of, num_kept)
+    if not num_kept <= num_made <= _MAX_BEST_OF:
+        raise InvalidRequest(
+            f"'best_of' is {num_made}; it must lie between 'n', which is {num_kept}, and {_MAX_BEST_OF}",
+            param="best_of",
+        )
+    if num_made * num_prompts > limit:
+        raise InvalidRequest(
+            f"{num_prompts} prompt(s) with 'best_of' {num_made} make {num_made * num_prompts} choices; "
+            f"the most is {limit}",
+            param="best_of",
+        )
+    if num_made > num_kept and request.stream:
+        raise InvalidRequest(
+            "'best_of' above 'n' cannot be streamed: the best is known at the end; leave one out",
+            param="best_of",
+        )
+    return BestOf(num_made=num_made, num_kept=num_kept)
+
+
 def wants_usage(request: SamplingFields) -> bool:
     """Whether the stream ends with a usage chunk. Without a stream the options have no effect."""
     return bool(request.stream_options and request.stream_options.include_usage)
@@ -153,12 +178,8 @@ def _refuse_unsupported_chat(request: ChatRequest) -> None:
 
 
 def _refuse_unsupported_completion(request: CompletionRequest) -> None:
-    if request.echo:
-        raise UnsupportedField("echo", remedy="put the prompt before the answer yourself")
-    if request.suffix:
-        raise UnsupportedField("suffix", remedy="leave it out")
-    if request.best_of is not None and request.best_of != _given(request.n, 1):
-        raise UnsupportedField("best_of", remedy="leave it out, or set it to the value of 'n'")
+    if request.echo and request.logprobs is not None:
+        raise UnsupportedField("logprobs", remedy="leave it out, or leave out 'echo'")
 
 
 def _is_given(raw: msgspec.Raw) -> bool:

@@ -6,12 +6,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from appliance.errors import InvalidRequest
+from appliance.errors import InvalidRequest, UnsupportedField
 from appliance.model_pool import ResidentModel
 from appliance.server.chat_turn import ChatTurn
 from appliance.server.off_loop import run_text_work
 from appliance.server.openai_output import content_grammar, tool_rules
 from appliance.server.openai_schemas import ChatMessage, ChatRequest, ContentPart, ToolCall
+from appliance.text.infill import infill_token_ids
 
 # The system's own instructions under two names.
 _ROLES = {
@@ -48,7 +49,7 @@ def chat_turn(request: ChatRequest) -> ChatTurn:
         tools=rules.tools,
         tool_choice=rules.choice,
         callable_names=rules.callable_names,
-        is_parallel=request.parallel_tool_calls is not False,
+        is_parallel=request.parallel_tool_calls is not False and not rules.is_named,
         content=content_grammar(request),
         thinks=None if effort is None else effort not in _EFFORTS_WITHOUT_THOUGHT,
         effort=effort,
@@ -56,10 +57,26 @@ def chat_turn(request: ChatRequest) -> ChatTurn:
     )
 
 
-async def encode_prompts(model: ResidentModel, prompts: list[str | list[int]]) -> list[list[int]]:
-    """Encode every prompt of a text completion. Control tokens in it count: the client owns all of it."""
-    num_chars = sum(map(len, prompts))
+async def encode_prompts(
+    model: ResidentModel, prompts: list[str | list[int]], suffix: str | None
+) -> list[list[int]]:
+    """Encode every prompt of a text completion. Control tokens in it count: the client owns all of it.
+
+    With a suffix the model is asked for what stands between. Raises InvalidRequest.
+    """
+    num_chars = sum(map(len, prompts)) + len(suffix or "")
+    if suffix:
+        return await run_text_work(num_chars, lambda: [_infill(model, p, suffix) for p in prompts])
     return await run_text_work(num_chars, lambda: [_encode_prompt(model, prompt) for prompt in prompts])
+
+
+def _infill(model: ResidentModel, prompt: str | list[int], suffix: str) -> list[int]:
+    if not isinstance(prompt, str):
+        raise InvalidRequest("'suffix' goes with a prompt that is a text", param="suffix")
+    ids = infill_token_ids(model.tokenizer, prompt, suffix)
+    if ids is None:
+        raise UnsupportedField("suffix", remedy="leave it out: this model has no tokens for it")
+    return ids
 
 
 def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:  # a template reads any JSON

@@ -1,10 +1,19 @@
 """Text completions: prompt forms, choices, log-probabilities, defaults."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from litestar.testing import TestClient
 
+from appliance.engine.batch import TokenLogprobs
+from appliance.engine.sequence import FinishReason
+from appliance.formats.gguf import read_gguf
+from appliance.server.openai_best_of import BestOf
+from appliance.server.text_events import FinishedText, TextEnd, TokenDetail
+from appliance.text.gguf_tokenizer import tokenizer_from_gguf
+from appliance.text.infill import infill_token_ids
+from formats.gguf_builder import tiny_vocabulary, write_gguf
 from server.rig import TOKENIZER, Rig, byte_ids, completion, sse_events
 
 URL = "/v1/completions"
@@ -127,3 +136,87 @@ def test_a_bad_second_prompt_ends_the_first(rig: Rig, client: TestClient) -> Non
     response = client.post(URL, json=completion(prompt=[[70], [70] * 1000], max_tokens=200))
     assert response.status_code == 400
     rig.wait_idle(seconds=1)
+
+
+def test_echo_puts_the_prompt_before_each_choice_once(client: TestClient) -> None:
+    body = completion(prompt=["the", [3 + ord("h")]], echo=True, n=2)
+    whole = client.post(URL, json=body).json()
+    assert [choice["text"] for choice in whole["choices"]] == ["thehello world"] * 2 + ["hhello world"] * 2
+    events = sse_events(client.post(URL, json={**body, "stream": True}).content)
+    texts = ["", "", "", ""]
+    for event in events:
+        texts[event["choices"][0]["index"]] += event["choices"][0]["text"]
+    assert texts == [choice["text"] for choice in whole["choices"]]
+
+
+def test_a_stop_string_in_an_echoed_prompt_ends_nothing(client: TestClient) -> None:
+    answer = client.post(URL, json=completion(prompt="the world", echo=True, stop=["world"])).json()
+    assert answer["choices"][0]["text"] == "the worldhello "
+
+
+def test_echo_with_logprobs_is_refused_by_name(client: TestClient) -> None:
+    response = client.post(URL, json=completion(echo=True, logprobs=1, max_tokens=0))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "logprobs"
+
+
+def test_the_best_of_several_are_sent_and_all_are_counted(rig: Rig, client: TestClient) -> None:
+    answer = client.post(URL, json=completion(prompt=["a", "b"], n=2, best_of=5)).json()
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert all(choice["logprobs"] is None for choice in answer["choices"])
+    one = client.post(URL, json=completion(prompt="a")).json()["usage"]["completion_tokens"]
+    assert answer["usage"]["completion_tokens"] == 10 * one
+
+
+def test_of_two_answers_the_likelier_one_per_token_comes_first() -> None:
+    def choice(index: int, *logprobs: float) -> FinishedText:
+        details = tuple(
+            TokenDetail(token_id=1, offset=0, logprobs=TokenLogprobs(logprob=value, top=()))
+            for value in logprobs
+        )
+        end = TextEnd(
+            index=index,
+            reason=FinishReason.STOP,
+            num_prompt_tokens=1,
+            num_output_tokens=len(logprobs),
+            num_prefix_hit_tokens=0,
+        )
+        return FinishedText(text=str(index), thoughts="", calls=(), tokens=details, end=end)
+
+    made = [
+        choice(0, -1.0),
+        choice(1, -0.5, -0.5, -0.5),
+        choice(2),
+        choice(3, -3.0),
+        choice(4, -2.0),
+        choice(5, -9.0),
+    ]
+    kept = BestOf(num_made=3, num_kept=2).chosen(made)
+    assert [(c.text, c.end.index) for c in kept] == [("1", 0), ("0", 1), ("4", 2), ("3", 3)]
+
+
+@pytest.mark.parametrize("fields", [{"best_of": 1, "n": 2}, {"best_of": 21}, {"best_of": 3, "stream": True}])
+def test_a_best_of_that_cannot_be_is_refused(client: TestClient, fields: dict[str, Any]) -> None:
+    response = client.post(URL, json=completion(**fields))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "best_of"
+
+
+@pytest.mark.parametrize("suffix", ["", None])
+def test_an_empty_suffix_asks_for_nothing(client: TestClient, suffix: str | None) -> None:
+    assert client.post(URL, json=completion(suffix=suffix)).status_code == 200
+
+
+def test_a_suffix_is_laid_out_by_the_models_own_tokens(tmp_path: Path) -> None:
+    markers = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
+    vocabulary = tiny_vocabulary(control=("<|endoftext|>", "<|im_start|>", "<|im_end|>", *markers))
+    path = write_gguf(tmp_path / "fim.gguf", vocabulary, {})
+    with read_gguf(path) as file:
+        tokenizer = tokenizer_from_gguf(file)
+    ids = infill_token_ids(tokenizer, "def f(", "<fim_middle>")
+    assert ids is not None
+    control = [tokenizer.control_ids[marker] for marker in markers]
+    assert [token_id for token_id in ids if token_id in control] == control
+    assert ids[-1] == control[-1]
+    assert b"".join(map(tokenizer.token_bytes, ids)) == b"def f(<fim_middle>"
+    assert infill_token_ids(TOKENIZER, "a", "b") is None

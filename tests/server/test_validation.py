@@ -130,9 +130,7 @@ UNSUPPORTED = [
     (CHAT, "modalities", ["text", "audio"]),
     (CHAT, "audio", {"voice": "x"}),
     (CHAT, "web_search_options", {}),
-    (COMPLETION, "echo", True),
     (COMPLETION, "suffix", "return x"),
-    (COMPLETION, "best_of", 3),
 ]
 
 
