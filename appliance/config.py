@@ -73,7 +73,7 @@ class Settings:
     device: str = setting("auto", "auto, cpu, cuda or cuda:N", metavar="DEVICE")
     precision: str = setting("auto", "precision of the weights", choices=PRECISIONS)
     activations: str = setting(
-        "auto", "CPU engine's activations: int16 is exact, int8 faster in batches", choices=ACTIVATIONS
+        "auto", "CPU engine's activations: int16 is exact, int8 fastest, auto mixes them", choices=ACTIVATIONS
     )
     kv_dtype: str = setting("auto", "precision of the KV cache", choices=KV_DTYPES)
     kv_memory: MemoryAmount | None = setting(

@@ -5,6 +5,8 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_i
 from enum import IntEnum
 
 ABI_VERSION = 1
+# Activations of 8 bits, and of 16 in the groups of 32 that stand out in their row.
+MIXED_BITS = 0
 
 
 class Kind(IntEnum):

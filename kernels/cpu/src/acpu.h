@@ -44,6 +44,9 @@ enum {
   ACPU_NUM_NORMS = 7
 };
 
+/* Activations of 8 bits, and of 16 in the groups of 32 that stand out in their row. */
+enum { ACPU_MIXED_BITS = 0 };
+
 /* How rows given for packing are stored. */
 enum {
   ACPU_SOURCE_F32 = 0,
@@ -71,7 +74,7 @@ typedef struct {
   float norm_eps, attention_scale, attention_softcap, logit_softcap, logit_scale, residual_scale,
       embedding_scale;
   int32_t num_ropes, num_threads, spin_us;
-  int32_t activation_bits; /* 8, or 16 for activations of two bytes: a float32 product but for rounding */
+  int32_t activation_bits; /* 8; 16: a float32 product but for rounding; or ACPU_MIXED_BITS */
   const acpu_rope* ropes;
   const int32_t* rope_of_layer; /* [num_layers], -1: none */
   const int32_t* windows;       /* [num_layers], 0: none */

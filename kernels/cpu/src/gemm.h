@@ -13,7 +13,7 @@ using acpu::LinearView;
 
 template <int R, int NV>
 ACPU_INLINE void dot_group8(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
-  ACPU_UNROLL
+  ACPU_UNROLL_STEPS
   for (int k = 0; k < kGroup; k += 4, w += kPanel * 4) {
     vi step[NV];
     ACPU_UNROLL
@@ -32,7 +32,7 @@ ACPU_INLINE void dot_group8(const uint8_t* w, const int8_t* const* x, int at, vi
 // A byte holds input j in its low and input j + 16 in its high nibble, as in the file's own blocks.
 template <int R, int NV>
 ACPU_INLINE void dot_group4(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
-  ACPU_UNROLL
+  ACPU_UNROLL_STEPS
   for (int k = 0; k < kGroup / 2; k += 4, w += kPanel * 4) {
     vi low[NV], high[NV];
     ACPU_UNROLL
@@ -53,6 +53,9 @@ ACPU_INLINE void dot_group4(const uint8_t* w, const int8_t* const* x, int at, vi
       for (int v = 0; v < NV; ++v) acc[r][v] = dot4_nibble(acc[r][v], high[v], b);
     }
   }
+  ACPU_UNROLL
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v) acc[r][v] = whole_nibble_sum(acc[r][v]);
 }
 
 constexpr bool is_4bit(int kind) {
@@ -81,10 +84,22 @@ struct Ahead {
 
 template <int KIND, int R, int NV>
 ACPU_INLINE void dot_group(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
+  ACPU_UNROLL
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v) acc[r][v] = izero();
   if (is_4bit(KIND))
     dot_group4<R, NV>(w, x, at, acc);
   else
     dot_group8<R, NV>(w, x, at, acc);
+}
+
+// One row's group once more, for its low bytes.
+template <int KIND, int NV>
+ACPU_INLINE void add_low(const uint8_t* w, const int8_t* low, int at, vi (&acc)[NV]) {
+  vi rest[1][NV];
+  dot_group<KIND, 1, NV>(w, &low, at, rest);
+  ACPU_UNROLL
+  for (int v = 0; v < NV; ++v) acc[v] = iadd(times128(acc[v]), rest[0][v]);
 }
 
 template <int KIND, int R, int NV>
@@ -94,11 +109,13 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
   const int8_t *x[R], *low[R];
   const float *scales[R], *weighted[R];
   const int32_t* sums[R];
+  const uint8_t* has_low[R];
   ACPU_UNROLL
   for (int r = 0; r < R; ++r) {
     const int64_t at = (int64_t)(row + r) * groups;
     x[r] = act.q + at * kGroup;
     low[r] = act.low ? act.low + at * kGroup : nullptr;
+    has_low[r] = act.has_low + at;
     scales[r] = act.scales + at;
     weighted[r] = act.weighted_sums + at;
     sums[r] = act.sums + at;
@@ -111,19 +128,13 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
   for (int g = 0; g < groups; ++g, panel += weight.record_bytes) {
     for (int i = 0; i < ahead.bytes; i += 64) prefetch(ahead.data + (int64_t)g * ahead.bytes + i);
     vi acc[R][NV];
-    ACPU_UNROLL
-    for (int r = 0; r < R; ++r) {
-      ACPU_UNROLL
-      for (int v = 0; v < NV; ++v) acc[r][v] = izero();
-    }
     const uint8_t* w = panel + channel * 4;
     const uint8_t* own = panel + kWeightBytes;
     dot_group<KIND, R, NV>(w, x, g * kGroup, acc);
     if (act.low) {
       ACPU_UNROLL
-      for (int r = 0; r < R; ++r) ACPU_UNROLL
-      for (int v = 0; v < NV; ++v) acc[r][v] = times128(acc[r][v]);
-      dot_group<KIND, R, NV>(w, low, g * kGroup, acc);
+      for (int r = 0; r < R; ++r)
+        if (has_low[r][g]) add_low<KIND, NV>(w, low[r], g * kGroup, acc[r]);
     }
     if (offset_of(KIND) != 0) {
       ACPU_UNROLL

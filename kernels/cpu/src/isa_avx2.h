@@ -5,6 +5,8 @@
 
 namespace {
 
+#define ACPU_16_REGISTERS
+
 typedef __m256 vf;
 typedef __m256i vi;
 
@@ -12,7 +14,7 @@ constexpr int W = 8;
 constexpr int kGemmRows = 3;
 constexpr int kTileRows = 3;
 constexpr int gemm_vectors(int rows) {
-  return rows == 1 ? 4 : 2;
+  return rows == 1 ? 8 : rows == 2 ? 4 : 2;
 }
 constexpr float kExpFloor = -88.03f; // rounds to 2^-127, whose bits are those of zero
 constexpr int kTileVectors = 2;
@@ -105,6 +107,9 @@ static inline vi dot4(vi acc, vi w, vi x) {
 static inline vi dot4_nibble(vi acc, vi w, vi x) {
   return _mm256_dpbusd_avx_epi32(acc, w, x);
 }
+static inline vi whole_nibble_sum(vi acc) {
+  return acc;
+}
 #else
 // The unsigned x signed product saturates at 16 bits with 8-bit weights, so they are made signed first and
 // their sign moved to the activations: |w| <= 128, |x| <= 127, a pair of products stays under 32,513.
@@ -114,8 +119,12 @@ static inline vi dot4(vi acc, vi w, vi x) {
   const vi pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(s), _mm256_sign_epi8(x, s));
   return iadd(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
+// Sums of a group's products of 4-bit weights fit into 16 bits: 16 inputs by 15 by 127 are 30,480.
 static inline vi dot4_nibble(vi acc, vi w, vi x) {
-  return iadd(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+  return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x));
+}
+static inline vi whole_nibble_sum(vi acc) {
+  return _mm256_madd_epi16(acc, _mm256_set1_epi16(1));
 }
 #endif
 static inline vi dot2_i16(vi acc, vi a, vi b) {

@@ -98,6 +98,9 @@ static inline vi dot4(vi acc, vi w, vi x) {
 static inline vi dot4_nibble(vi acc, vi w, vi x) {
   return _mm512_dpbusd_epi32(acc, w, x);
 }
+static inline vi whole_nibble_sum(vi acc) {
+  return acc;
+}
 static inline vi dot2_i16(vi acc, vi a, vi b) {
   return _mm512_dpwssd_epi32(acc, a, b);
 }

@@ -98,6 +98,9 @@ static inline vi dot4(vi acc, vi w, vi x) {
 static inline vi dot4_nibble(vi acc, vi w, vi x) {
   return vdotq_s32(acc, vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(x));
 }
+static inline vi whole_nibble_sum(vi acc) {
+  return acc;
+}
 static inline vi dot2_i16(vi acc, vi a, vi b) {
   const int16x8_t p = vreinterpretq_s16_s32(a), q = vreinterpretq_s16_s32(b);
   const vi low = vmull_s16(vget_low_s16(p), vget_low_s16(q));

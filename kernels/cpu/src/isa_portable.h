@@ -140,6 +140,9 @@ static inline vi dot4(vi acc, vi w, vi x) {
 static inline vi dot4_nibble(vi acc, vi w, vi x) {
   return dot4(acc, w, x);
 }
+static inline vi whole_nibble_sum(vi acc) {
+  return acc;
+}
 static inline vi dot2_i16(vi acc, vi a, vi b) {
   int16_t p[2 * W], q[2 * W];
   memcpy(p, a.v, sizeof p);

@@ -11,6 +11,14 @@ namespace {
 #define ACPU_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+// Loops over a group's steps. With 16 registers gcc spills every product of an unrolled one: 110 against 155
+// GOP/s.
+#if defined(ACPU_16_REGISTERS) && !defined(__clang__)
+#define ACPU_UNROLL_STEPS _Pragma("GCC unroll 1")
+#else
+#define ACPU_UNROLL_STEPS ACPU_UNROLL
+#endif
+
 // Where accumulators are passed by reference: a call would put them in memory.
 #define ACPU_INLINE static inline __attribute__((always_inline))
 

@@ -7,8 +7,8 @@
 namespace {
 
 static const acpu::Level kLevel = {
-    ACPU_LEVEL_NAME, quantize_rows, norm_row,     norm_add_row, gemm,
-    write_kv,        attend,        merge_splits, top_k,        gate_row,
+    ACPU_LEVEL_NAME, quantize_rows, settle_rows, norm_row,  norm_add_row, gemm,
+    write_kv,        attend,        merge_splits, top_k,     gate_row,
 };
 
 } // namespace

@@ -73,10 +73,22 @@ ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms) {
     act.weighted_sums = arena.array<float>(groups);
   }
   if (forms & kFormInt16)
-    act.low = arena.array<int8_t>(groups * kGroup);
+    act.low = arena.array<int8_t>(groups * kGroup), act.has_low = arena.array<uint8_t>(groups),
+    act.high_sums = arena.array<int32_t>(groups);
   if (forms & kFormBF16) act.bf16 = arena.array<uint16_t>(groups * kGroup);
   if (forms & kFormF32) act.f32 = arena.array<float>(groups * kGroup);
   return act;
+}
+
+ActView with_own_choice(Arena& arena, const ActView& act, int rows) {
+  ActView own = act;
+  const size_t groups = static_cast<size_t>(rows) * act.num_groups;
+  if (!(act.forms & kFormMixed)) return own;
+  own.has_low = arena.array<uint8_t>(groups);
+  own.scales = arena.array<float>(groups);
+  own.sums = arena.array<int32_t>(groups);
+  own.weighted_sums = arena.array<float>(groups);
+  return own;
 }
 
 ActView act_from(const ActView& act, int first) {
@@ -85,7 +97,7 @@ ActView act_from(const ActView& act, int first) {
   if (act.forms & kFormInt8)
     rest.q += at * kGroup, rest.scales += at, rest.sums += at, rest.weighted_sums += at;
   if (act.forms & kFormInt16)
-    rest.low += at * kGroup;
+    rest.low += at * kGroup, rest.has_low += at, rest.high_sums += at;
   if (act.forms & kFormBF16) rest.bf16 += at * kGroup;
   if (act.forms & kFormF32) rest.f32 += at * kGroup;
   return rest;

@@ -52,6 +52,8 @@ KVView kv_view(const acpu_kv_layer& layer);
 // The rows from `first` on.
 ActView act_from(const ActView& act, int first);
 ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms);
+// The same numbers with scales, sums and choice of bytes of its own.
+ActView with_own_choice(Arena& arena, const ActView& act, int rows);
 
 class Model {
  public:

@@ -39,13 +39,12 @@ static void norm_add_row(const float* x, const float* weight, float* into, int s
   for (; i < size; ++i) into[i] += x[i] * scale * weight[i] * factor;
 }
 
-// Whole numbers as one byte each, or as a high byte, to the nearest 128, and what is left.
-static inline void store_bytes(vi n, int8_t* q, int8_t* low) {
-  if (!low)
-    return store_i8(q, n);
+// Whole numbers as a high byte, to the nearest 128, and what is left. Returns the high bytes.
+static inline vi store_bytes(vi n, int8_t* q, int8_t* low) {
   const vi high = to_i(mul(to_f(n), set(1.0f / 128.0f)));
   store_i8(q, high);
   store_i8(low, to_i(sub(to_f(n), mul(to_f(high), set(128.0f)))));
+  return high;
 }
 
 // One group of 32 to one or two bytes by its absolute maximum. A group of (nearly) zeros has scale 0.
@@ -58,11 +57,14 @@ static inline void quantize_group(const float* x, const ActView& act, int64_t ro
   const float inverse = top < 1e-30f ? 0.0f : largest / top;
   int8_t* q = act.q + (row * act.num_groups + group) * acpu::kGroup;
   int8_t* low = act.low ? act.low + (q - act.q) : nullptr;
-  vi total = izero();
+  vi total = izero(), high_total = izero();
   ACPU_UNROLL
   for (int i = 0; i < acpu::kGroup; i += W) {
     const vi n = to_i(mul(load(x + i), set(inverse)));
-    store_bytes(n, q + i, low ? low + i : nullptr);
+    if (low)
+      high_total = iadd(high_total, store_bytes(n, q + i, low + i));
+    else
+      store_i8(q + i, n);
     total = iadd(total, n);
   }
   const int64_t at = row * act.num_groups + group;
@@ -70,6 +72,44 @@ static inline void quantize_group(const float* x, const ActView& act, int64_t ro
   act.scales[at] = top < 1e-30f ? 0.0f : top / largest;
   act.sums[at] = s;
   act.weighted_sums[at] = act.scales[at] * (float)s;
+  if (low) act.has_low[at] = 1, act.high_sums[at] = isum(high_total);
+}
+
+// A group stands out where its largest value is this many times the row's typical one. On SmolLM2 a fifth of
+// the groups does, and the logits are off by 1.4% instead of 4.1% (0.4% with two bytes everywhere).
+constexpr float kStandsOut = 1.5f;
+
+// The geometric mean of the groups' scales, roughly: the mean of their bit patterns.
+static float typical_scale(const float* scales, int groups) {
+  int64_t total = 0;
+  for (int g = 0; g < groups; ++g) {
+    int32_t bits;
+    __builtin_memcpy(&bits, scales + g, 4);
+    total += bits;
+  }
+  const int32_t mean = (int32_t)(total / groups);
+  float typical;
+  __builtin_memcpy(&typical, &mean, 4);
+  return typical;
+}
+
+// Drops the low bytes of the groups that do not stand out: what is left of those is what one byte holds.
+static void settle_row(const ActView& from, const ActView& to, int64_t row) {
+  const int64_t at = row * from.num_groups;
+  const float limit = kStandsOut * typical_scale(from.scales + at, from.num_groups);
+  for (int64_t i = at; i < at + from.num_groups; ++i) {
+    const float scale = from.scales[i];
+    const bool keeps = scale > limit;
+    const int32_t sum = keeps ? from.sums[i] : from.high_sums[i];
+    to.has_low[i] = keeps;
+    to.scales[i] = keeps ? scale : 128.0f * scale;
+    to.sums[i] = sum;
+    to.weighted_sums[i] = to.scales[i] * (float)sum;
+  }
+}
+
+static void settle_rows(const ActView& from, const ActView& to, int row0, int row1) {
+  for (int row = row0; row < row1; ++row) settle_row(from, to, row);
 }
 
 static inline void store_group(const float* x, const ActView& act, int64_t row, int group) {
@@ -87,10 +127,12 @@ static void quantize_rows(const float* x, int64_t stride, int num_inputs, const 
     const float* from = x + row * stride;
     const int whole = num_inputs / acpu::kGroup;
     for (int g = 0; g < whole; ++g) store_group(from + g * acpu::kGroup, act, row, g);
-    if (whole == act.num_groups) continue;
-    float last[acpu::kGroup] = {};
-    for (int i = whole * acpu::kGroup; i < num_inputs; ++i) last[i - whole * acpu::kGroup] = from[i];
-    store_group(last, act, row, whole);
+    if (whole < act.num_groups) {
+      float last[acpu::kGroup] = {};
+      for (int i = whole * acpu::kGroup; i < num_inputs; ++i) last[i - whole * acpu::kGroup] = from[i];
+      store_group(last, act, row, whole);
+    }
+    if (act.forms & acpu::kFormMixed) settle_row(act, act, row);
   }
 }
 

@@ -60,10 +60,11 @@ void StepRun::prepare_memory() {
   if (config_.num_experts) prepare_experts();
   for (int t = 0; t < threads_; ++t) {
     const size_t row_size = static_cast<size_t>(std::max(config_.hidden_size, model_.query_width()));
-    Worker w = {t, scratch_.hidden_act, scratch_.attended_act, memory_.array<float>(row_size), {}};
+    Worker w = {t, scratch_.hidden_act, scratch_.attended_act, scratch_.gated_act, memory_.array<float>(row_size), {}};
     if (is_small_) {
       w.hidden_act = make_act(memory_, kFewRows, config_.hidden_size, w.hidden_act.forms);
       w.attended_act = make_act(memory_, kFewRows, model_.query_width(), w.attended_act.forms);
+      w.gated_act = with_own_choice(memory_, w.gated_act, kFewRows);
     }
     workers_.push_back(w);
   }
@@ -233,8 +234,13 @@ void StepRun::feed_forward_block(Worker& w, int layer) {
   task.activation = config_.activation;
   run_gemm(w.thread, &task, 1, step_.num_tokens, kGemmsPerLayer * layer + 2);
   barrier();
+  if (scratch_.gated_act.forms & kFormMixed) {
+    const Range rows = rows_to_prepare(w.thread);
+    level_.settle(scratch_.gated_act, w.gated_act, static_cast<int>(rows.begin), static_cast<int>(rows.end));
+    shared_barrier();
+  }
   finish_phase(w, kPhaseGateUp);
-  add_branch(w, scratch_.gated_act, weights.linears[ACPU_DOWN], weights.norms[ACPU_FFN_POST_NORM],
+  add_branch(w, w.gated_act, weights.linears[ACPU_DOWN], weights.norms[ACPU_FFN_POST_NORM],
              kGemmsPerLayer * layer + 3);
   finish_phase(w, kPhaseDown);
 }

@@ -61,7 +61,7 @@ class StepRun {
  private:
   struct Worker {
     int thread;
-    ActView hidden_act, attended_act; // own copies for few rows, shared views otherwise
+    ActView hidden_act, attended_act, gated_act; // own copies for few rows, shared views otherwise
     float* row;                       // of the widest kind
     std::chrono::steady_clock::time_point phase_start;
   };

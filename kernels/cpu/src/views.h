@@ -46,9 +46,11 @@ struct LinearView {
 // Rows of activations in the forms that the consuming matrices read. Row stride: num_groups * 32 elements.
 struct ActView {
   int8_t* q;
-  int8_t* low;          // or null; with it an input is (128 q + low) * scale, else q * scale
+  int8_t* low;          // or null
+  uint8_t* has_low;     // [rows, groups] beside low: an input is (128 q + low) * scale, else q * scale
   float* scales;        // [rows, groups]
   int32_t* sums;        // [rows, groups], of the whole numbers
+  int32_t* high_sums;   // [rows, groups] beside low: of q alone
   float* weighted_sums; // [rows, groups], scale * sum
   uint16_t* bf16;       // or null
   float* f32;           // or null
@@ -56,8 +58,9 @@ struct ActView {
   int32_t forms; // bits of Form
 };
 
-// kFormInt16 comes with kFormInt8 and adds a low byte to each whole number.
-enum Form : int32_t { kFormInt8 = 1, kFormBF16 = 2, kFormF32 = 4, kFormInt16 = 8 };
+// kFormInt16 comes with kFormInt8 and adds a low byte to each whole number; with kFormMixed only the groups
+// that stand out in their row keep it.
+enum Form : int32_t { kFormInt8 = 1, kFormBF16 = 2, kFormF32 = 4, kFormInt16 = 8, kFormMixed = 16 };
 
 enum Epilogue : int32_t { kStore = 0, kAdd = 1, kGate = 2, kLogits = 3 };
 enum Activation : int32_t { kSilu = 0, kGeluTanh = 1 };
@@ -132,6 +135,8 @@ struct SplitState {
 struct Level {
   const char* name;
   void (*quantize)(const float* x, int64_t stride, int num_inputs, const ActView& act, int row0, int row1);
+  // kFormMixed, for rows that were stored group by group: which groups keep their low byte.
+  void (*settle)(const ActView& from, const ActView& to, int row0, int row1);
   void (*norm)(const float* x, const float* weight, float* out, int size, float eps);
   void (*norm_add)(const float* x, const float* weight, float* accumulator, int size, float eps, float scale);
   void (*gemm)(const GemmTask& task, int row0, int row1, int unit0, int unit1);

@@ -33,9 +33,9 @@ void compare(const Level& level, const char* what, const std::vector<float>& got
 }
 
 std::vector<float> multiplied(const Level& level, const LinearView& weight, const std::vector<float>& x,
-                              int rows) {
+                              int rows, int bits) {
   Arena arena{64};
-  const ActView act = make_act(arena, rows, weight.num_inputs, form_of(weight.kind));
+  const ActView act = make_act(arena, rows, weight.num_inputs, form_of(weight.kind, bits));
   level.quantize(x.data(), weight.num_inputs, weight.num_inputs, act, 0, rows);
   std::vector<float> out(static_cast<size_t>(rows) * weight.num_outputs, NAN);
   GemmTask task = {};
@@ -63,8 +63,9 @@ void compare_products(const Level& level, const Level& base) {
       Arena arena{64};
       const LinearView weight = pack(m, arena, nullptr);
       const std::string name = "product of kind " + std::to_string(kind);
-      compare(level, name.c_str(), multiplied(level, weight, x, rows), multiplied(base, weight, x, rows),
-              1e-5);
+      for (int bits : {8, 16, int{ACPU_MIXED_BITS}})
+        compare(level, name.c_str(), multiplied(level, weight, x, rows, bits),
+                multiplied(base, weight, x, rows, bits), 1e-5);
     }
 }
 

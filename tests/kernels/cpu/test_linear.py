@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernels.cpu.abi import Kind, Source
+from kernels.cpu.abi import MIXED_BITS, Kind, Source
 from kernels.cpu.library import NativeError, NativeLibrary
 from kernels.cpu.ops import NativeLinear
 
@@ -143,3 +143,34 @@ def test_activations_of_neither_8_nor_16_bits_are_refused(library: NativeLibrary
         out = np.empty((1, 4), np.float32)
         with pytest.raises(NativeError, match="activation_bits is 12"):
             linear.run(np.ones((1, 32), np.float32), out, activation_bits=12)
+
+
+def test_groups_that_stand_out_in_their_row_keep_two_bytes(library: NativeLibrary):
+    rng = np.random.default_rng(5)
+    weight, x = rng.normal(size=(33, 576)).astype(np.float32), rng.normal(size=(7, 576)).astype(np.float32)
+    x[np.arange(7), np.arange(7) * 37] *= 100
+    with NativeLinear(library, weight, Source.F32, kind=Kind.GROUP4_MIN) as linear:
+        values = np.stack([linear.row(i) for i in range(33)])
+        plain = x.copy()
+        for row, group in enumerate(np.arange(7) * 37 // 32):
+            plain[row, 32 * group : 32 * group + 32] = 0
+        for level in library.levels:
+            mixed, rest, int8 = (np.full((7, 33), np.nan, np.float32) for _ in range(3))
+            linear.run(x, mixed, level, MIXED_BITS)
+            linear.run(plain, rest, level, MIXED_BITS)
+            linear.run(plain, int8, level, 8)
+            assert np.abs(rest - int8).max() <= np.abs(int8).max() / 100, level
+            # What the large values' own groups add is right to two bytes; the rest is as without them.
+            assert np.allclose(mixed - rest, (x - plain) @ values.T, atol=2e-3 * np.abs(mixed).max()), level
+
+
+def test_the_largest_4_bit_weights_times_the_largest_activations_do_not_overflow(library: NativeLibrary):
+    heads = np.array([1, 0], np.float16).view(np.uint8)  # scale 1, minimum 0
+    blocks = np.tile(np.concatenate([heads, np.full(16, 255, np.uint8)]), (9, 3))
+    x = np.array([[1.0] * 96, [-1.0] * 96], np.float32)
+    with NativeLinear(library, blocks, Source.Q4_1) as linear:
+        for level in library.levels:
+            for bits in (8, 16, MIXED_BITS):
+                out = np.full((2, 9), np.nan, np.float32)
+                linear.run(x, out, level, bits)
+                assert np.allclose(out, [[15 * 96] * 9, [-15 * 96] * 9], rtol=1e-5), (level, bits)

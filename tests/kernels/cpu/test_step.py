@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kernels.cpu.abi import GateActivation, HeadNorm, Kind, Placement, Source
+from kernels.cpu.abi import MIXED_BITS, GateActivation, HeadNorm, Kind, Placement, Source
 from kernels.cpu.library import NativeLibrary
 
 VARIANTS = {
@@ -87,10 +87,17 @@ def run_schedule(rig, model, shape, schedule, tables, tokens, is_int8):
     return {name: np.concatenate(parts) for name, parts in rows.items()}
 
 
-@pytest.mark.parametrize("is_int8", [False, True])
-@pytest.mark.parametrize("source", [Source.Q4_1, Source.Q8_0])
+@pytest.mark.parametrize(
+    ("source", "is_int8", "activation_bits"),
+    [
+        (Source.Q4_1, False, MIXED_BITS),
+        (Source.Q4_1, True, 8),
+        (Source.Q8_0, False, 16),
+        (Source.Q8_0, True, MIXED_BITS),
+    ],
+)
 def test_logits_depend_on_neither_neighbours_nor_chunks_nor_threads(
-    library: NativeLibrary, rig, source, is_int8
+    library: NativeLibrary, rig, source, is_int8, activation_bits
 ):
     network = rig.network(rig.shape(source=source, kind=None, hidden=128, head_size=32, windows=(50, None)))
     rng = np.random.default_rng(3)
@@ -105,7 +112,9 @@ def test_logits_depend_on_neither_neighbours_nor_chunks_nor_threads(
     for level in library.levels:
         results = []
         for schedule, threads in ((alone, 1), (alone, 2), (crowd, 1), (crowd, 3), ({"a": [150]}, 2)):
-            with network.native(library, level=level, num_threads=threads) as model:
+            with network.native(
+                library, level=level, num_threads=threads, activation_bits=activation_bits
+            ) as model:
                 results.append(
                     run_schedule(rig, model, network.shape, schedule, tables, tokens, is_int8)["a"]
                 )
