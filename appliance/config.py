@@ -99,6 +99,11 @@ class Settings:
     )
     no_classes: bool = setting(False, "treat every service_tier alike")
     no_admission_windows: bool = setting(False, "let every class start requests at any time")
+    ollama_port: int | None = setting(
+        None, "also listen where Ollama's clients look, such as 11434", minimum=0, maximum=65535
+    )
+    allowed_hosts: str | None = setting(None, "names that reach it without a key", metavar="NAME,...")
+    allowed_origins: str | None = setting(None, "web pages that may use it, or *", metavar="ORIGIN,...")
     api_key: str | None = setting(None, "key that clients must send", metavar="KEY")
     no_dashboard: bool = setting(False, "serve without the dashboard")
     json_logs: bool = setting(False, "log one JSON object a line")

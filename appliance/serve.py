@@ -21,9 +21,10 @@ from appliance.model_library import LibraryModel, ModelLibrary
 from appliance.model_pool import ModelPool, ResidentModel
 from appliance.server.app import create_app
 from appliance.server.appliance_state import ApplianceState, ServerLimits
+from appliance.server.cross_origin import OriginRules
 from appliance.server.http_server import HttpServer
 from appliance.server.listener import bind
-from appliance.server.security import check_exposure
+from appliance.server.security import allowed_names, check_exposure
 
 # Ctrl-C: running answers may finish for so long.
 DRAIN_S = 5.0
@@ -120,15 +121,29 @@ class Appliance:
 def open_appliance(settings: Settings) -> Appliance:
     """Take the address and build an appliance on it. Raises PortTaken or BadSetting before anything loads."""
     check_exposure(settings.host, settings.api_key)
-    listener: socket.socket = bind(settings.host, settings.port)
+    hosts = allowed_names(settings.allowed_hosts)
+    origins = OriginRules.from_text(settings.allowed_origins)
+    listeners = _bind_all(settings)
     state = ApplianceState(
         pool=ModelPool(),
         limits=ServerLimits.from_settings(settings),
         library=ModelLibrary(Catalog.load(), ModelStore(paths.models_dir(settings.models_dir))),
         loader=lambda model: _load_again(settings, model),
     )
-    app = create_app(state, api_key=settings.api_key)
-    return Appliance(settings, state, HttpServer(app, listener, state=state))
+    app = create_app(state, api_key=settings.api_key, hosts=hosts, origins=origins)
+    return Appliance(settings, state, HttpServer(app, *listeners, state=state))
+
+
+def _bind_all(settings: Settings) -> list[socket.socket]:
+    """The appliance's own port, then Ollama's if that is wanted. Raises PortTaken, BadSetting."""
+    listeners = [bind(settings.host, settings.port)]
+    if settings.ollama_port is not None:
+        try:
+            listeners.append(bind(settings.host, settings.ollama_port))
+        except ApplianceError:
+            listeners[0].close()
+            raise
+    return listeners
 
 
 def _load_again(settings: Settings, model: LibraryModel) -> ResidentModel:

@@ -6,6 +6,7 @@ from litestar.types import ASGIApp
 
 from appliance.errors import ApplianceError
 from appliance.server.appliance_state import ApplianceState
+from appliance.server.cross_origin import OriginRules
 from appliance.server.error_responses import (
     handle_appliance_error,
     handle_client_gone,
@@ -22,7 +23,12 @@ from appliance.server.system import system_routes
 
 
 def create_app(
-    state: ApplianceState, *, api_key: str | None, snapshots: SnapshotSource | None = None
+    state: ApplianceState,
+    *,
+    api_key: str | None,
+    snapshots: SnapshotSource | None = None,
+    hosts: frozenset[str] = frozenset(),
+    origins: OriginRules | None = None,
 ) -> ASGIApp:
     """Return the ASGI application. Without a key only loopback names are answered (`check_exposure`)."""
     snapshots = snapshots or SnapshotSource(state)
@@ -42,4 +48,4 @@ def create_app(
         openapi_config=None,
         logging_config=None,
     )
-    return Gate(app, api_key=api_key)
+    return Gate(app, api_key=api_key, hosts=hosts, origins=origins)

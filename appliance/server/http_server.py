@@ -126,11 +126,11 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """The running server. Start it once; stop it from any thread."""
+    """The running server. Start it once; stop it from any thread. `url` is the first listener's."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, *, state: ApplianceState) -> None:
-        self.url = url_of(listener)
-        self._listener = listener
+    def __init__(self, app: ASGIApp, *listeners: socket.socket, state: ApplianceState) -> None:
+        self.url = url_of(listeners[0])
+        self._listeners = listeners
         self._state = state
         self._config = uvicorn.Config(
             app,
@@ -162,8 +162,9 @@ class HttpServer:
         self._server.stop_by(time.monotonic() + grace_s)
         if self._thread.is_alive():
             self._thread.join()
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(self._server.serve(sockets=[self._listener]))
+            runner.run(self._server.serve(sockets=list(self._listeners)))

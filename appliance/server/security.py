@@ -1,6 +1,7 @@
 """Lets in who may enter: loopback names without a key, everybody who has the key with one. Knows no routes.
 
-Stands before the framework, so that unknown paths and every method are covered by the same rule.
+Stands before the framework, so that unknown paths and every method are covered by the same rule. A page of
+another origin gets in only where the operator allowed that origin.
 """
 
 import hmac
@@ -11,6 +12,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from appliance.errors import ApplianceError, BadSetting
+from appliance.server.cross_origin import OriginRules
 from appliance.server.error_responses import ForeignHost, Unauthorized, error_headers, error_json, status_of
 
 # Set in a scope's state: whose request this is. Without keys all belong to one local tenant.
@@ -50,36 +52,63 @@ def host_name(host_header: str) -> str:
 class Gate:
     """An ASGI application in front of another one."""
 
-    def __init__(self, app: ASGIApp, *, api_key: str | None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        api_key: str | None,
+        hosts: frozenset[str] = frozenset(),
+        origins: OriginRules | None = None,
+    ) -> None:
+        """`hosts` are names by which a keyless appliance may be addressed besides loopback's."""
         self._app = app
         self._api_key = None if api_key is None else api_key.encode()
+        self._hosts = hosts
+        self._origins = origins or OriginRules()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP:
+            send = self._origins.sender(scope, send)
             try:
                 self._check(scope)
             except ApplianceError as error:
                 await _refuse(error, scope, send)
                 return
+            if self._origins.is_preflight(scope):
+                await self._origins.answer_preflight(scope, send)
+                return
         await self._app(scope, receive, send)
 
     def _check(self, scope: HTTPScope) -> None:
         if self._api_key is None:
-            _check_host(scope)
+            _check_host(scope, self._hosts)
+            self._origins.check(scope)
             scope["state"][TENANT_KEY] = ""
         elif scope["method"] != "OPTIONS" and (scope["path"].rstrip("/") or "/") not in OPEN_PATHS:
             _check_key(scope, self._api_key)
             scope["state"][TENANT_KEY] = blake2b(self._api_key, digest_size=16).hexdigest()
 
 
-def _check_host(scope: HTTPScope) -> None:
+def allowed_names(text: str | None) -> frozenset[str]:
+    """Read the setting: host names, separated by commas. Raises BadSetting."""
+    names = frozenset(name.strip().lower() for name in (text or "").split(",") if name.strip())
+    wrong = next((name for name in names if host_name(name) != name or "/" in name), None)
+    if wrong is not None:
+        raise BadSetting(
+            f"--allowed-hosts holds '{wrong[:100]}'; write names alone, such as box.lan",
+            param="allowed_hosts",
+        )
+    return names
+
+
+def _check_host(scope: HTTPScope, hosts: frozenset[str]) -> None:
     """A web page whose name was rebound to this machine still sends its own name."""
     for value in _values(scope, b"host"):
         name = host_name(value.decode("latin-1"))
-        if not is_loopback(name):
+        if not is_loopback(name) and name.lower() not in hosts:
             raise ForeignHost(
                 f"this appliance answers to localhost and 127.0.0.1, not to '{name[:100]}'; "
-                "use one of those, or start it with --host and --api-key"
+                "use one of those, allow the name with --allowed-hosts, or start it with --host and --api-key"
             )
 
 
