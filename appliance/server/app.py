@@ -5,6 +5,7 @@ from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp
 
 from appliance.errors import ApplianceError
+from appliance.server.anthropic import anthropic_routes
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.cross_origin import OriginRules
 from appliance.server.error_responses import (
@@ -16,6 +17,7 @@ from appliance.server.error_responses import (
 from appliance.server.ollama import ollama_routes
 from appliance.server.ollama_models import ollama_model_routes
 from appliance.server.openai import openai_routes
+from appliance.server.operations import operation_routes
 from appliance.server.request_body import ClientGone
 from appliance.server.security import Gate
 from appliance.server.snapshot import SnapshotSource
@@ -38,6 +40,8 @@ def create_app(
             *openai_routes(state),
             *ollama_routes(state),
             *ollama_model_routes(state),
+            *anthropic_routes(state),
+            *operation_routes(state),
         ],
         exception_handlers={
             ApplianceError: handle_appliance_error,

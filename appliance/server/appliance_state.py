@@ -134,8 +134,10 @@ class ApplianceState:
         except UnknownModel:
             return self._resident_by_other_name(name)
 
-    async def loaded_model(self, name: str) -> ResidentModel:
-        """As `resident_model`, but load it first where that is needed and possible. Raises NotReady too."""
+    async def loaded_model(self, name: str | None) -> ResidentModel:
+        """As `model_for`, but load it first where that is needed and possible."""
+        if not name:
+            return self.model_for(None)
         self.require_ready()
         try:
             return self.resident_model(name)

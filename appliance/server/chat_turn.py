@@ -70,13 +70,8 @@ class PreparedChat:
 
 async def prepare_chat(model: ResidentModel, turn: ChatTurn) -> PreparedChat:
     """Raises InvalidRequest where the model has no chat template, or cannot honour what is asked."""
-    template = model.chat_template
-    if template is None:
-        raise InvalidRequest(
-            f"the model '{model.model_id}' has no chat template; use /v1/completions", param="messages"
-        )
-    is_calling = bool(turn.tools) and turn.tool_choice is not ToolChoice.NONE
-    syntax = (call_syntax_of(template.source) or TAGGED) if is_calling else None
+    template = _template_of(model)
+    syntax = _syntax_of(template, turn)
     prompt = await _encoded(model, template, turn, syntax)
     thoughts = thought_syntax_of(template.source)
     rules = AnswerRules(
@@ -86,6 +81,27 @@ async def prepare_chat(model: ResidentModel, turn: ChatTurn) -> PreparedChat:
     )
     grammar = await _answer_grammar(model, turn, rules)
     return PreparedChat(prompt_token_ids=prompt, rules=rules, grammar=grammar)
+
+
+async def rendered_chat(model: ResidentModel, turn: ChatTurn) -> list[int]:
+    """The prompt alone. Raises InvalidRequest where the model has no chat template, or it refuses."""
+    template = _template_of(model)
+    return await _encoded(model, template, turn, _syntax_of(template, turn))
+
+
+def _template_of(model: ResidentModel) -> ChatTemplate:
+    if model.chat_template is None:
+        raise InvalidRequest(
+            f"the model '{model.model_id}' has no chat template; use /v1/completions or /api/generate",
+            param="messages",
+        )
+    return model.chat_template
+
+
+def _syntax_of(template: ChatTemplate, turn: ChatTurn) -> CallSyntax | None:
+    """How the answer would call; None where it may not."""
+    is_calling = bool(turn.tools) and turn.tool_choice is not ToolChoice.NONE
+    return (call_syntax_of(template.source) or TAGGED) if is_calling else None
 
 
 async def compiled_content(model: ResidentModel, content: Grammar | None) -> CompiledGrammar | None:

@@ -11,11 +11,13 @@ from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from appliance.errors import InvalidRequest, UnknownModel, UnsupportedField
+from appliance.engine.sequence import SamplingParams
+from appliance.errors import InvalidRequest, UnknownModel
 from appliance.model_pool import ResidentModel
 from appliance.server.answers import Answer
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.cache_salt import tenant_salt
+from appliance.server.chat_turn import PreparedChat, prepare_chat
 from appliance.server.generation import GenerationGroup, GenerationRequest, start_generations
 from appliance.server.ollama_formats import (
     ContextOf,
@@ -33,7 +35,7 @@ from appliance.server.ollama_options import (
     sampling_params,
     stop_strings,
 )
-from appliance.server.ollama_prompts import encode_generate, encode_messages, template_messages
+from appliance.server.ollama_prompts import ollama_turn, prepare_generate, template_messages
 from appliance.server.ollama_schemas import (
     EmbeddingsRequest,
     EmbedRequest,
@@ -91,14 +93,11 @@ class Ollama:
         name = model_name(wanted)
         if not wanted.messages:
             return _Note(chat_note(name, await self._load_or_unload(name, wanted.keep_alive)))
-        _refuse_unsupported(wanted)
-        if wanted.tools:
-            raise UnsupportedField("tools", remedy="leave it out")
         model = await self._model(name)
         arrival = self._arrival(request, received_s)
         messages = template_messages(model, wanted.messages)
-        prompt = await encode_messages(model, messages)
-        started = self._start(model, wanted, prompt, arrival)
+        prepared = await prepare_chat(model, ollama_turn(model, messages, wanted, wanted.tools))
+        started = self._start(model, wanted, prepared, arrival)
         return self._answer(
             model, wanted, started, OllamaChatFormat(name, self._times_of(started), started.logprobs)
         )
@@ -111,14 +110,11 @@ class Ollama:
         name = model_name(wanted)
         if not wanted.prompt and not wanted.suffix and not wanted.images:
             return _Note(generate_note(name, await self._load_or_unload(name, wanted.keep_alive)))
-        _refuse_unsupported(wanted)
-        if wanted.suffix:
-            raise UnsupportedField("suffix", remedy="leave it out")
         model = await self._model(name)
         arrival = self._arrival(request, received_s)
-        prompt = await encode_generate(model, wanted)
-        started = self._start(model, wanted, prompt, arrival)
-        context_of = None if wanted.raw else _context_of(model, prompt)
+        prepared = await prepare_generate(model, wanted)
+        started = self._start(model, wanted, prepared, arrival)
+        context_of = None if wanted.raw else _context_of(model, prepared.prompt_token_ids)
         answer_format = OllamaGenerateFormat(name, self._times_of(started), started.logprobs, context_of)
         return self._answer(model, wanted, started, answer_format)
 
@@ -160,20 +156,20 @@ class Ollama:
         self,
         model: ResidentModel,
         wanted: GenerationFields,
-        prompt: list[int],
+        prepared: PreparedChat,
         arrival: _Arrival,
     ) -> _Started:
         options = read_options(model, wanted.options)
         params = sampling_params(
             options,
-            num_prompt_tokens=len(prompt),
+            num_prompt_tokens=len(prepared.prompt_token_ids),
             stop_token_ids=model.tokenizer.stop_token_ids,
             num_logprobs=logprobs_wanted(wanted.logprobs, wanted.top_logprobs),
         )
         wanted_s = keep_alive_s(wanted.keep_alive)
         group = start_generations(
             model,
-            [GenerationRequest(prompt_token_ids=prompt, params=params, stop=stop_strings(options))],
+            [_generation(prepared, params, stop_strings(options))],
             num_per_prompt=1,
             latency=self._state.latency,
             received_s=arrival.received_s,
@@ -282,11 +278,14 @@ async def _refuse_embedding(state: ApplianceState, wanted: ModelRequest) -> Resp
     )
 
 
-def _refuse_unsupported(wanted: GenerationFields) -> None:
-    if bytes(wanted.format) not in (b"", b"null", b'""'):
-        raise UnsupportedField("format", remedy="leave it out")
-    if wanted.think:
-        raise UnsupportedField("think", remedy="leave it out, or set it to false")
+def _generation(prepared: PreparedChat, params: SamplingParams, stop: tuple[str, ...]) -> GenerationRequest:
+    return GenerationRequest(
+        prompt_token_ids=prepared.prompt_token_ids,
+        params=params,
+        stop=stop,
+        rules=prepared.rules,
+        grammar=prepared.grammar,
+    )
 
 
 def _context_of(model: ResidentModel, prompt: list[int]) -> ContextOf:

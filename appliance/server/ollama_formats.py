@@ -10,15 +10,33 @@ from msgspec import UNSET, UnsetType
 from appliance.errors import ApplianceError
 from appliance.server.error_responses import error_json
 from appliance.server.generation import TokenUsage
-from appliance.server.ollama_schemas import AnswerMessage, ChatLine, Counts, GenerateLine
+from appliance.server.ollama_schemas import (
+    AnsweredCall,
+    AnsweredFunction,
+    AnswerMessage,
+    ChatLine,
+    Counts,
+    GenerateLine,
+)
 from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.openai_schemas import TokenLogprob
 from appliance.server.stream_writer import StreamKind
-from appliance.server.text_events import FinishedText, TextDelta, TextEnd, TextEvent, TokenDetail
+from appliance.server.text_events import (
+    CallDelta,
+    CallEnd,
+    CallStart,
+    FinishedCall,
+    FinishedText,
+    TextDelta,
+    TextEnd,
+    TextEvent,
+    ThoughtDelta,
+    TokenDetail,
+)
 
 CONTENT_TYPE = b"application/x-ndjson"
 _encode = msgspec.json.Encoder().encode
-# Given the reason, the counts and the text: the token ids that a later request may go on from.
+# Given the answer's text: the token ids that a later request may go on from.
 ContextOf = Callable[[str], list[int]]
 
 
@@ -43,17 +61,20 @@ class OllamaFormat:
     @property
     def stream_kind(self) -> StreamKind:
         """An empty piece of text keeps a stream open: lines of JSON know no comments."""
-        return StreamKind(content_type=CONTENT_TYPE, ping=self._delta("", ()))
+        return StreamKind(content_type=CONTENT_TYPE, ping=self._delta(_Said()))
 
     def encode(self, event: TextEvent) -> bytes:
-        if isinstance(event, TextDelta):
-            return self._delta(event.text, event.tokens)
-        if isinstance(event, TextEnd):
-            self._reason = event.reason.value
+        match event:
+            case TextDelta(text=text, tokens=tokens):
+                return self._delta(_Said(text=text, tokens=tokens))
+            case ThoughtDelta(text=text):
+                return self._delta(_Said(thoughts=text))
+            case TextEnd(reason=reason):
+                self._reason = reason.value
         return b""
 
     def close(self, usage: TokenUsage) -> bytes:
-        return self._last("", (), usage) + b"\n"
+        return self._last(_Said(), usage) + b"\n"
 
     def encode_error(self, error: ApplianceError) -> bytes:
         return error_json(error, "/api") + b"\n"
@@ -61,16 +82,17 @@ class OllamaFormat:
     def encode_whole(self, choices: list[FinishedText], usage: TokenUsage) -> bytes:
         (choice,) = choices
         self._reason = choice.end.reason.value
-        return self._last(choice.text, choice.tokens, usage)
+        said = _Said(text=choice.text, thoughts=choice.thoughts, tokens=choice.tokens, calls=choice.calls)
+        return self._last(said, usage)
 
-    def _delta(self, text: str, tokens: tuple[TokenDetail, ...]) -> bytes:
+    def _delta(self, said: "_Said") -> bytes:
         raise NotImplementedError
 
-    def _last(self, text: str, tokens: tuple[TokenDetail, ...], usage: TokenUsage) -> bytes:
+    def _last(self, said: "_Said", usage: TokenUsage) -> bytes:
         raise NotImplementedError
 
-    def _logprob_list(self, tokens: tuple[TokenDetail, ...]) -> list[TokenLogprob] | UnsetType:
-        return self._logprobs.chat(tokens).content if self._logprobs and tokens else UNSET
+    def _logprob_list(self, said: "_Said") -> list[TokenLogprob] | UnsetType:
+        return self._logprobs.chat(said.tokens).content if self._logprobs and said.tokens else UNSET
 
     def _counts(self, usage: TokenUsage) -> Counts:
         times = self._times()
@@ -85,31 +107,77 @@ class OllamaFormat:
         )
 
 
-class OllamaChatFormat(OllamaFormat):
-    """The lines of `/api/chat`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What one line says."""
 
-    def _delta(self, text: str, tokens: tuple[TokenDetail, ...]) -> bytes:
+    text: str = ""
+    thoughts: str = ""
+    tokens: tuple[TokenDetail, ...] = ()
+    calls: tuple[FinishedCall, ...] = ()
+
+
+class OllamaChatFormat(OllamaFormat):
+    """The lines of `/api/chat`. A call comes in one piece."""
+
+    def __init__(self, model: str, times: Callable[[], Times], logprobs: LogprobWriter | None) -> None:
+        super().__init__(model, times, logprobs)
+        self._open_call: CallStart | None = None
+        self._arguments: list[str] = []
+        self._num_calls = 0
+
+    def encode(self, event: TextEvent) -> bytes:
+        match event:
+            case CallStart():
+                self._open_call, self._arguments = event, []
+                return b""
+            case CallDelta(arguments=arguments):
+                self._arguments.append(arguments)
+                return b""
+            case CallEnd():
+                assert self._open_call is not None
+                call = FinishedCall(
+                    call_id=self._open_call.call_id,
+                    name=self._open_call.name,
+                    arguments="".join(self._arguments),
+                )
+                return self._delta(_Said(calls=(call,)))
+        return super().encode(event)
+
+    def _delta(self, said: _Said) -> bytes:
         line = ChatLine(
             model=self._model,
             created_at=now_text(),
-            message=AnswerMessage(role="assistant", content=text),
-            logprobs=self._logprob_list(tokens),
+            message=self._message(said),
+            logprobs=self._logprob_list(said),
             done=False,
         )
         return _encode(line) + b"\n"
 
-    def _last(self, text: str, tokens: tuple[TokenDetail, ...], usage: TokenUsage) -> bytes:
+    def _last(self, said: _Said, usage: TokenUsage) -> bytes:
         return _encode(
             ChatLine(
                 model=self._model,
                 created_at=now_text(),
-                message=AnswerMessage(role="assistant", content=text),
-                logprobs=self._logprob_list(tokens),
+                message=self._message(said),
+                logprobs=self._logprob_list(said),
                 done=True,
                 done_reason=self._reason,
                 **msgspec.structs.asdict(self._counts(usage)),
             )
         )
+
+    def _message(self, said: _Said) -> AnswerMessage:
+        calls = [self._call(call) for call in said.calls]
+        return AnswerMessage(
+            role="assistant", content=said.text, thinking=said.thoughts or None, tool_calls=calls or None
+        )
+
+    def _call(self, call: FinishedCall) -> AnsweredCall:
+        arguments = msgspec.Raw(call.arguments.encode() or b"{}")
+        function = AnsweredFunction(index=self._num_calls, name=call.name, arguments=arguments)
+        self._num_calls += 1
+        return AnsweredCall(id=call.call_id, function=function)
 
 
 class OllamaGenerateFormat(OllamaFormat):
@@ -126,25 +194,27 @@ class OllamaGenerateFormat(OllamaFormat):
         self._context_of = context_of
         self._texts: list[str] = []
 
-    def _delta(self, text: str, tokens: tuple[TokenDetail, ...]) -> bytes:
-        self._texts.append(text)
+    def _delta(self, said: _Said) -> bytes:
+        self._texts.append(said.text)
         line = GenerateLine(
             model=self._model,
             created_at=now_text(),
-            response=text,
-            logprobs=self._logprob_list(tokens),
+            response=said.text,
+            thinking=said.thoughts or UNSET,
+            logprobs=self._logprob_list(said),
             done=False,
         )
         return _encode(line) + b"\n"
 
-    def _last(self, text: str, tokens: tuple[TokenDetail, ...], usage: TokenUsage) -> bytes:
-        whole = "".join(self._texts) + text
+    def _last(self, said: _Said, usage: TokenUsage) -> bytes:
+        whole = "".join(self._texts) + said.text
         return _encode(
             GenerateLine(
                 model=self._model,
                 created_at=now_text(),
-                response=text,
-                logprobs=self._logprob_list(tokens),
+                response=said.text,
+                thinking=said.thoughts or UNSET,
+                logprobs=self._logprob_list(said),
                 done=True,
                 done_reason=self._reason,
                 context=self._context_of(whole) if self._context_of else UNSET,

@@ -1,13 +1,28 @@
 """Turns Ollama's messages and prompts into token ids. Knows roles, images and contexts; no sampling."""
 
-import asyncio
+import json
+from dataclasses import replace
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from appliance.errors import InvalidRequest, UnsupportedField
 from appliance.model_pool import ResidentModel
-from appliance.server.ollama_schemas import GenerateRequest, Message, OllamaToolCall
+from appliance.server.chat_turn import ChatTurn, PreparedChat, compiled_content, prepare_chat
+from appliance.server.off_loop import run_text_work
+from appliance.server.ollama_schemas import GenerateRequest, GenerationFields, Message, OllamaToolCall
+from appliance.server.openai_output import tools_of
+from appliance.server.openai_schemas import ToolDefinition
+from appliance.server.request_body import as_invalid_request
+from appliance.text.answer_grammar import Tool
+from appliance.text.answer_reader import PLAIN
+from appliance.text.call_syntax import thought_syntax_of
 from appliance.text.chat_template import ChatTemplate
+from appliance.text.fill_in_middle import fill_in_prompt
+from appliance.text.grammar import Grammar, json_grammar
 
+_EFFORTS = ("low", "medium", "high")
 _ROLES = ("system", "user", "assistant", "tool")
 _MAX_CONTEXT_TOKENS = 2**20
 # Go's templates, which Ollama's own model files hold; ours are the models' own, in Jinja.
@@ -25,42 +40,71 @@ def template_messages(
     return [*first, *map(dict, model.defaults.messages), *given]
 
 
-async def encode_messages(
+def ollama_turn(
     model: ResidentModel,
     messages: list[dict[str, Any]],
-    *,
+    wanted: GenerationFields,
     tools: list[dict[str, Any]] | None = None,
-    extra: dict[str, Any] | None = None,
-) -> list[int]:
-    """Render with the model's template. Raises InvalidRequest where it has none, or refuses."""
-    template = model.chat_template
-    if template is None:
+) -> ChatTurn:
+    """Return the request in no protocol's words. Raises InvalidRequest, UnsupportedField."""
+    effort = wanted.think if isinstance(wanted.think, str) else None
+    if effort is not None and effort not in _EFFORTS:
         raise InvalidRequest(
-            f"the model '{model.model_id}' has no chat template; use /api/generate", param="messages"
+            f"'think' is '{effort[:50]}'; use true, false, {', '.join(_EFFORTS)}", param="think"
         )
-    return await asyncio.to_thread(template.encode, model.tokenizer, messages, tools=tools, extra=extra)
+    template = model.chat_template
+    if wanted.think and (template is None or thought_syntax_of(template.source) is None):
+        raise InvalidRequest(f'"{model.model_id}" does not support thinking; leave it out', param="think")
+    return ChatTurn(
+        messages=messages,
+        tools=_tools(tools or []),
+        content=content_grammar(wanted),
+        thinks=None if wanted.think is None else bool(wanted.think),
+        effort=effort,
+    )
 
 
-async def encode_generate(
-    model: ResidentModel, request: GenerateRequest, extra: dict[str, Any] | None = None
-) -> list[int]:
-    """Encode a prompt: raw, or as one user's message after the tokens of `context`. Raises InvalidRequest."""
+async def prepare_generate(model: ResidentModel, request: GenerateRequest) -> PreparedChat:
+    """Encode a prompt: raw, around a gap, or as one user's message after the tokens of `context`.
+
+    Raises InvalidRequest, UnsupportedField.
+    """
     refuse_images(request.images, "images")
     prompt = request.prompt or ""
     context = _checked_context(model, request.context)
-    is_plain = model.chat_template is None and request.template is None
-    if request.raw or is_plain:
+    if request.suffix:
+        return await _plain(model, _fill_in(model, prompt, request.suffix), request)
+    if request.raw or (model.chat_template is None and request.template is None):
         _check_raw(request)
         text = prompt if request.raw or not request.system else f"{request.system}\n\n{prompt}"
-        ids = await asyncio.to_thread(model.tokenizer.encode, text, parse_special=bool(request.raw))
+        ids = await run_text_work(
+            len(text), partial(model.tokenizer.encode, text, parse_special=bool(request.raw))
+        )
+        prepared = await _plain(model, ids, request)
     else:
+        if request.template:
+            model = replace(model, chat_template=own_template(model, request.template))
         messages = template_messages(model, [Message(role="user", content=prompt)], request.system)
-        template = own_template(model, request.template) if request.template else model.chat_template
-        assert template is not None
-        ids = await asyncio.to_thread(template.encode, model.tokenizer, messages, extra=extra)
-    if not context and not ids:
-        raise InvalidRequest("'prompt' is empty and this model needs a token to begin with", param="prompt")
-    return [*context, *_without_bos(model, ids)] if context else ids
+        prepared = await prepare_chat(model, ollama_turn(model, messages, request))
+    if not context:
+        return prepared
+    return replace(prepared, prompt_token_ids=[*context, *_without_bos(model, prepared.prompt_token_ids)])
+
+
+def content_grammar(wanted: GenerationFields) -> Grammar | None:
+    """Return what `format` asks for: any JSON object, or what a schema describes. Raises InvalidRequest."""
+    raw = bytes(wanted.format)
+    if raw in (b"", b"null", b'""'):
+        return None
+    try:
+        schema = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"'format' is not valid: {error}", param="format") from None
+    if schema == "json":
+        return json_grammar({"type": "object"}, field="format")
+    if not isinstance(schema, dict):
+        raise InvalidRequest("'format' is neither 'json' nor a JSON schema; send one of them", param="format")
+    return json_grammar(schema, field="format")
 
 
 def own_template(model: ResidentModel, source: str) -> ChatTemplate:
@@ -120,6 +164,32 @@ def _content_text(message: Message, place: str) -> str:
 def _tool_call(call: OllamaToolCall) -> dict[str, Any]:
     function = {"name": call.function.name, "arguments": call.function.arguments}
     return {"type": "function", "function": function} | ({"id": call.id} if call.id else {})
+
+
+def _tools(given: list[dict[str, Any]]) -> tuple[Tool, ...]:
+    """Raises InvalidRequest naming the tool at fault."""
+    try:
+        definitions = msgspec.convert(given, list[ToolDefinition])
+    except msgspec.ValidationError as error:
+        raise as_invalid_request(str(error), root="tools") from error
+    return tools_of(definitions)
+
+
+def _fill_in(model: ResidentModel, prompt: str, suffix: str) -> list[int]:
+    ids = fill_in_prompt(model.tokenizer, prompt, suffix)
+    if ids is None:
+        raise UnsupportedField(
+            "suffix", remedy=f"the model '{model.model_id}' does not support insert; leave it out"
+        )
+    return ids
+
+
+async def _plain(model: ResidentModel, ids: list[int], request: GenerateRequest) -> PreparedChat:
+    """A prompt without a chat around it."""
+    if not ids:
+        raise InvalidRequest("'prompt' is empty and this model needs a token to begin with", param="prompt")
+    grammar = await compiled_content(model, content_grammar(request))
+    return PreparedChat(prompt_token_ids=ids, rules=PLAIN, grammar=grammar)
 
 
 def _checked_context(model: ResidentModel, context: list[int] | None) -> list[int]:

@@ -160,11 +160,24 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     eval_duration: int
 
 
+class AnsweredFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """`arguments` is an object, as the model wrote it: digits of large numbers stay."""
+
+    index: int
+    name: str
+    arguments: Raw
+
+
+class AnsweredCall(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    function: AnsweredFunction
+
+
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: Literal["assistant"]
     content: str
     thinking: str | None = None
-    tool_calls: list[OllamaToolCall] | None = None
+    tool_calls: list[AnsweredCall] | None = None
 
 
 class ChatLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from litestar import Request, Response, get, post
+from litestar import Request, Response, post, route
+from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
@@ -42,6 +43,8 @@ from appliance.server.openai_schemas import (
 )
 from appliance.server.request_body import BodyDecoder, read_body
 from appliance.text.constraints import CompiledGrammar
+
+_LOOK = (HttpMethod.GET, HttpMethod.HEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,12 +173,12 @@ def openai_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
     async def create_completion(request: Request[Any, Any, Any]) -> ASGIApp:
         return await api.complete(request)
 
-    @get("/v1/models", sync_to_thread=False)
+    @route("/v1/models", http_method=_LOOK, sync_to_thread=False)
     def list_models() -> Response[bytes]:
         cards = [_card(model) for model in state.pool.list()]
         return json_response(msgspec.json.encode(ModelList(data=cards)))
 
-    @get("/v1/models/{model_id:path}", sync_to_thread=False)
+    @route("/v1/models/{model_id:path}", http_method=_LOOK, sync_to_thread=False)
     def get_model(request: Request[Any, Any, Any]) -> Response[bytes]:
         # A path parameter keeps the slashes that a model's name may hold, and a leading one of its own.
         name = str(request.path_params["model_id"]).removeprefix("/")

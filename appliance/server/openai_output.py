@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from appliance.errors import InvalidRequest, UnsupportedField
@@ -71,17 +71,24 @@ def content_grammar(request: SamplingFields) -> Grammar | None:
 
 def tool_rules(request: ChatRequest) -> ToolRules:
     """Raises InvalidRequest naming the tool at fault."""
-    tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ()))
+    tools = tools_of(request.tools or ())
+    names = [tool.name for tool in tools]
+    choice, callable_names = _tool_choice(request.tool_choice, names)
+    if choice is ToolChoice.REQUIRED and not tools:
+        raise InvalidRequest("'tool_choice' asks for a call and there are no 'tools'", param="tool_choice")
+    return ToolRules(tools, choice, callable_names)
+
+
+def tools_of(definitions: Sequence[ToolDefinition]) -> tuple[Tool, ...]:
+    """Raises InvalidRequest naming the tool at fault."""
+    tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(definitions))
     if len(tools) > _MAX_TOOLS:
         raise InvalidRequest(f"'tools' has {len(tools)} entries; the most is {_MAX_TOOLS}", param="tools")
     names = [tool.name for tool in tools]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InvalidRequest(f"'tools' has two functions named '{twice}'; rename one", param="tools")
-    choice, callable_names = _tool_choice(request.tool_choice, names)
-    if choice is ToolChoice.REQUIRED and not tools:
-        raise InvalidRequest("'tool_choice' asks for a call and there are no 'tools'", param="tool_choice")
-    return ToolRules(tools, choice, callable_names)
+    return tools
 
 
 def _of_response_format(value: ResponseFormat, field: str) -> Grammar | None:

@@ -128,5 +128,13 @@ class Tokenizer:
         """Return the text of the ids, U+FFFD for bytes that are no UTF-8."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
 
+    def spelt(self, ids: Iterable[int]) -> str:
+        """Return the text of the ids with control tokens by their names, for people to read."""
+        pieces = [
+            self._text_of(token_id).encode() if self.is_control(token_id) else self.token_bytes(token_id)
+            for token_id in ids
+        ]
+        return b"".join(pieces).decode("utf-8", "replace")
+
     def _text_of(self, token_id: int | None) -> str:
         return "" if token_id is None else self._vocabulary.texts[token_id]
