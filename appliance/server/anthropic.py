@@ -1,6 +1,7 @@
 """Anthropic's routes: messages, and how many tokens a message would have. Decodes, checks and starts."""
 
 import uuid
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,14 +23,17 @@ from appliance.server.chat_turn import PreparedChat, prepare_chat, rendered_chat
 from appliance.server.error_responses import json_response
 from appliance.server.generation import GenerationRequest, start_generations
 from appliance.server.off_loop import run_text_work
+from appliance.server.ollama_options import checked_options, sampling_params
 from appliance.server.request_body import BodyDecoder, read_body
 
 _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 1.0),
     "top_p": (0.0, 1.0),
-    "top_k": (0, 2**63),
+    "top_k": (0, 2**63 - 1),
 }
 _MORE_THAN_ANY = 2**31 - 1
+# Options of a derived model that the request itself decides here.
+_NOT_OURS: dict[str, None] = dict.fromkeys(("num_predict", "num_ctx", "stop"))
 _MAX_STOPS, _MAX_STOP_CHARS = 32, 1024
 
 
@@ -131,14 +135,13 @@ def _params(model: ResidentModel, wanted: MessagesRequest) -> SamplingParams:
         value = getattr(wanted, name)
         if value is not None and not least <= value <= most:
             raise InvalidRequest(f"'{name}' is {value}; it must lie between {least} and {most}", param=name)
-    top_p = 1.0 if wanted.top_p is None else wanted.top_p
-    return SamplingParams(
-        max_tokens=min(wanted.max_tokens, _MORE_THAN_ANY),
-        temperature=1.0 if wanted.temperature is None else wanted.temperature,
-        top_k=1 if top_p == 0 else min(wanted.top_k or 0, _MORE_THAN_ANY),
-        top_p=top_p or 1.0,
-        stop_token_ids=model.tokenizer.stop_token_ids,
+    # What the client leaves open is the model's own: options that its makers or its derivation recommend.
+    given = {name: getattr(wanted, name) for name in _RANGES if getattr(wanted, name) is not None}
+    options = checked_options({"temperature": 1.0, **model.defaults.options, **given, **_NOT_OURS})
+    params = sampling_params(
+        options, num_prompt_tokens=0, stop_token_ids=model.tokenizer.stop_token_ids, num_logprobs=None
     )
+    return replace(params, max_tokens=min(wanted.max_tokens, _MORE_THAN_ANY))
 
 
 def _stop_sequences(wanted: MessagesRequest) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ class Block(msgspec.Struct, kw_only=True):
     thinking: str | None = None
     id: str | None = None
     name: str | None = None
-    input: Raw = Raw()  # as it came: digits of large numbers stay
+    input: Raw = msgspec.field(default_factory=Raw)  # as it came: digits of large numbers stay
     tool_use_id: str | None = None
     content: "str | list[Block] | None" = None
     is_error: bool | None = None
@@ -77,7 +77,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     output_config: OutputConfig | None = None
     # Known, and refused.
     mcp_servers: list[Raw] | None = None
-    container: Raw = Raw()
+    container: Raw = msgspec.field(default_factory=Raw)
 
 
 class MessagesRequest(CountRequest, kw_only=True):
@@ -91,7 +91,7 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_k: int | None = None
     metadata: Metadata | None = None
     # Of no consequence here.
-    service_tier: Raw = Raw()
+    service_tier: Raw = msgspec.field(default_factory=Raw)
 
 
 class TextBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):

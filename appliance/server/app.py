@@ -17,6 +17,7 @@ from appliance.server.error_responses import (
 from appliance.server.ollama import ollama_routes
 from appliance.server.ollama_models import ollama_model_routes
 from appliance.server.openai import openai_routes
+from appliance.server.openapi import openapi_routes
 from appliance.server.operations import operation_routes
 from appliance.server.request_body import ClientGone
 from appliance.server.security import Gate
@@ -42,6 +43,7 @@ def create_app(
             *ollama_model_routes(state),
             *anthropic_routes(state),
             *operation_routes(state),
+            *openapi_routes(),
         ],
         exception_handlers={
             ApplianceError: handle_appliance_error,

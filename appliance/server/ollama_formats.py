@@ -13,10 +13,10 @@ from appliance.server.generation import TokenUsage
 from appliance.server.ollama_schemas import (
     AnsweredCall,
     AnsweredFunction,
-    AnswerMessage,
     ChatLine,
     Counts,
     GenerateLine,
+    OllamaMessage,
 )
 from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.openai_schemas import TokenLogprob
@@ -167,9 +167,9 @@ class OllamaChatFormat(OllamaFormat):
             )
         )
 
-    def _message(self, said: _Said) -> AnswerMessage:
+    def _message(self, said: _Said) -> OllamaMessage:
         calls = [self._call(call) for call in said.calls]
-        return AnswerMessage(
+        return OllamaMessage(
             role="assistant", content=said.text, thinking=said.thoughts or None, tool_calls=calls or None
         )
 
@@ -225,7 +225,7 @@ class OllamaGenerateFormat(OllamaFormat):
 
 def chat_note(model: str, reason: str) -> bytes:
     """The answer to an empty chat: the model was loaded, or unloaded."""
-    message = AnswerMessage(role="assistant", content="")
+    message = OllamaMessage(role="assistant", content="")
     line = ChatLine(model=model, created_at=now_text(), message=message, done=True, done_reason=reason)
     return _encode(line)
 

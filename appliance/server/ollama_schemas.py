@@ -48,7 +48,7 @@ class GenerationFields(ModelRequest, kw_only=True):
     options: dict[str, Any] | None = None  # JSON, merged with the model's own before it is read
     stream: bool | None = None
     keep_alive: KeepAlive = None
-    format: Raw = Raw()
+    format: Raw = msgspec.field(default_factory=Raw)
     think: Think = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -173,7 +173,7 @@ class AnsweredCall(msgspec.Struct, frozen=True, kw_only=True):
     function: AnsweredFunction
 
 
-class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class OllamaMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: Literal["assistant"]
     content: str
     thinking: str | None = None
@@ -185,7 +185,7 @@ class ChatLine(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     created_at: str
-    message: AnswerMessage
+    message: OllamaMessage
     logprobs: list[TokenLogprob] | UnsetType = UNSET
     done: bool
     done_reason: str | UnsetType = UNSET

@@ -37,7 +37,7 @@ class ChatMessage(msgspec.Struct):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None  # of an earlier answer; some templates show it again
-    refusal: Raw = Raw()
+    refusal: Raw = msgspec.field(default_factory=Raw)
 
 
 class JsonSchemaFormat(msgspec.Struct):
@@ -108,12 +108,12 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     regex: str | None = None
     grammar: str | None = None
     # Of no consequence here.
-    user: Raw = Raw()
-    metadata: Raw = Raw()
-    store: Raw = Raw()
-    service_tier: Raw = Raw()
-    safety_identifier: Raw = Raw()
-    prompt_cache_key: Raw = Raw()
+    user: Raw = msgspec.field(default_factory=Raw)
+    metadata: Raw = msgspec.field(default_factory=Raw)
+    store: Raw = msgspec.field(default_factory=Raw)
+    service_tier: Raw = msgspec.field(default_factory=Raw)
+    safety_identifier: Raw = msgspec.field(default_factory=Raw)
+    prompt_cache_key: Raw = msgspec.field(default_factory=Raw)
 
 
 class ChatRequest(SamplingFields, kw_only=True):
@@ -131,11 +131,11 @@ class ChatRequest(SamplingFields, kw_only=True):
     functions: list[Raw] | None = None
     function_call: Any = None  # as tool_choice
     modalities: list[str] | None = None
-    audio: Raw = Raw()
-    web_search_options: Raw = Raw()
+    audio: Raw = msgspec.field(default_factory=Raw)
+    web_search_options: Raw = msgspec.field(default_factory=Raw)
     reasoning_effort: str | None = None
-    verbosity: Raw = Raw()
-    prediction: Raw = Raw()
+    verbosity: Raw = msgspec.field(default_factory=Raw)
+    prediction: Raw = msgspec.field(default_factory=Raw)
 
 
 class CompletionRequest(SamplingFields, kw_only=True):

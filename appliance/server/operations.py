@@ -38,14 +38,14 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
 
 class TokenPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """One token with the bytes it stands for: a text where they are one, else numbers."""
+    """One token, asked for with its bytes: a text where they are one, else numbers."""
 
     id: int
     piece: str | list[int]
 
 
 class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
-    tokens: list[int] | list[TokenPiece]
+    tokens: list[int | TokenPiece]
     count: int
     max_model_len: int
 
@@ -141,7 +141,7 @@ async def _tokenized(model: ResidentModel, wanted: TokenizeRequest) -> Tokenized
         return model.tokenizer.encode(text, parse_special=parses, add_bos=None if adds else False)
 
     ids = await run_text_work(len(text), work)
-    tokens: list[int] | list[TokenPiece] = ids
+    tokens: list[int | TokenPiece] = list(ids)
     if wanted.with_pieces:
         tokens = [TokenPiece(id=token_id, piece=_piece(model, token_id)) for token_id in ids]
     return Tokenized(tokens=tokens, count=len(ids), max_model_len=model.facts.context_length)

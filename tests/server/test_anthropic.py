@@ -326,3 +326,15 @@ def test_a_copied_name_answers_clients_that_know_only_their_own(client: Client) 
     client.post("/api/copy", json={"source": MODEL_ID, "destination": "claude-sonnet"})
     body = ask(client, model="claude-sonnet").json()
     assert (body["model"], body["content"][0]["text"]) == ("claude-sonnet", "hello world")
+
+
+def test_what_is_left_open_is_the_models_own(rig: Rig, client: Client) -> None:
+    create = {"model": "cool", "from": MODEL_ID, "parameters": {"temperature": 0.2, "num_predict": 1}}
+    client.post("/api/create", json=create)
+    assert ask(client, model="cool").json()["content"][0]["text"] == "hello world"
+    assert rig.runner.batches[-1].sequences[0].sampling.temperature == 0.2
+    ask(client, model="cool", temperature=0.9, top_k=3, top_p=0)
+    params = rig.runner.batches[-1].sequences[0].sampling
+    assert (params.temperature, params.top_k, params.top_p) == (0.9, 1, 1.0)
+    ask(client)
+    assert rig.runner.batches[-1].sequences[0].sampling.temperature == 1.0
