@@ -85,7 +85,7 @@ def system_routes(state: ApplianceState, snapshots: SnapshotSource) -> list[HTTP
             return json_response(body)
         return json_response(body, status=503, headers={"retry-after": _RETRY_AFTER_S})
 
-    @get("/system/v1/snapshot")
+    @route("/system/v1/snapshot", http_method=_LOOK)
     async def get_snapshot() -> Response[bytes]:
         return json_response(await snapshots.read())
 
