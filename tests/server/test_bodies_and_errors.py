@@ -121,7 +121,7 @@ def test_an_unexpected_error_tells_the_client_only_where_to_look(
     def explode(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(rig.engine, "submit", explode)
+    monkeypatch.setattr(rig.engine, "submit_choices", explode)
     response = client.post(CHAT, json=chat())
     assert response.status_code == 500
     error = response.json()["error"]

@@ -29,7 +29,7 @@ PATIENT = ServerLimits(ping_interval_s=0.05, stall_timeout_s=60)
 
 def narrow_socket(server: HttpServer, data: bytes) -> socket.socket:
     """A client on a connection whose both ends take little on its behalf."""
-    server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)  # what is accepted inherits it
+    server._listeners[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)  # what is accepted inherits it
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     connection.connect(address_of(server))
