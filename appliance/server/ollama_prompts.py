@@ -19,8 +19,8 @@ from appliance.text.answer_grammar import Tool
 from appliance.text.answer_reader import PLAIN
 from appliance.text.call_syntax import thought_syntax_of
 from appliance.text.chat_template import ChatTemplate
-from appliance.text.fill_in_middle import fill_in_prompt
 from appliance.text.grammar import Grammar, json_grammar
+from appliance.text.infill import infill_token_ids
 
 _EFFORTS = ("low", "medium", "high")
 _ROLES = ("system", "user", "assistant", "tool")
@@ -176,7 +176,7 @@ def _tools(given: list[dict[str, Any]]) -> tuple[Tool, ...]:
 
 
 def _fill_in(model: ResidentModel, prompt: str, suffix: str) -> list[int]:
-    ids = fill_in_prompt(model.tokenizer, prompt, suffix)
+    ids = infill_token_ids(model.tokenizer, prompt, suffix)
     if ids is None:
         raise UnsupportedField(
             "suffix", remedy=f"the model '{model.model_id}' does not support insert; leave it out"
