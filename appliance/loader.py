@@ -5,6 +5,7 @@ Imported only once there is something to load, so that torch is on nobody else's
 
 import logging
 import time
+from functools import partial
 
 import msgspec
 import torch
@@ -21,7 +22,8 @@ from appliance.errors import BadSetting
 from appliance.formats.model_file import open_model_file
 from appliance.model_pool import ModelDefaults, ModelFacts, ResidentModel
 from appliance.observe.resources import ProcessResources
-from appliance.runtime.kv_cache import KVPlan, plan_kv
+from appliance.runtime.kv_cache import plan_kv
+from appliance.runtime.kv_policy import KVChoice, choose_kv, wanted_tokens
 from appliance.runtime.loading import LoadedBackend, LoadWishes, Report, load_backend
 from appliance.runtime.precision import select_device
 from appliance.runtime.runner import ModelRunner
@@ -51,17 +53,17 @@ def load_model(settings: Settings, found: ModelFile, report: Report) -> Resident
         num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
         loaded = load_backend(file, _wishes(settings, device, num_threads), report)
     context_length = _context_length(settings.context, loaded)
-    plan = _plan_kv(settings, loaded, context_length)
-    logger.info(plan.explanation)
-    engine = _start_engine(settings, found.model_id, loaded, plan, context_length, report)
+    kv = _choose_kv(settings, loaded, context_length)
+    logger.info(kv.plan.explanation)
+    engine = _start_engine(settings, found.model_id, loaded, kv, context_length, report)
     facts = ModelFacts(
         architecture=loaded.config.architecture,
         num_parameters=num_parameters,
         context_length=context_length,
         precision=loaded.precision,
-        kv_dtype=loaded.kv_dtype,
+        kv_dtype=kv.dtype_name,
         weights_bytes=loaded.weights_bytes,
-        kv_pool_bytes=plan.pool_bytes,
+        kv_pool_bytes=kv.plan.pool_bytes,
         backend=loaded.backend_name,
         device=str(device),
         num_threads=num_threads,
@@ -122,10 +124,10 @@ def _context_length(wanted: int | None, loaded: LoadedBackend) -> int:
     return wanted or limit
 
 
-def _plan_kv(settings: Settings, loaded: LoadedBackend, context_length: int) -> KVPlan:
+def _choose_kv(settings: Settings, loaded: LoadedBackend, context_length: int) -> KVChoice:
     wish = settings.kv_memory
-    return plan_kv(
-        loaded.backend.kv_layout,
+    plan = partial(
+        plan_kv,
         device=loaded.backend.device,
         num_layers=loaded.config.num_layers,
         context_length=context_length,
@@ -134,26 +136,36 @@ def _plan_kv(settings: Settings, loaded: LoadedBackend, context_length: int) -> 
         wanted_bytes=wish.num_bytes if wish else None,
         wanted_share=wish.share if wish else None,
     )
+    num_wanted_tokens = wanted_tokens(
+        context_length, settings.max_sequences, is_context_asked=settings.context is not None
+    )
+    return choose_kv(
+        loaded.backend.kv_layout,
+        loaded.kv_dtype,
+        plan,
+        num_wanted_tokens=num_wanted_tokens,
+        is_open=settings.kv_dtype == "auto",
+    )
 
 
 def _start_engine(
     settings: Settings,
     model_id: str,
     loaded: LoadedBackend,
-    plan: KVPlan,
+    kv: KVChoice,
     context_length: int,
     report: Report,
 ) -> Engine:
     backend = loaded.backend
-    backend.attach_kv(plan.num_blocks)
+    backend.attach_kv(kv.plan.num_blocks, kv.layout)
     runner = ModelRunner(backend)
     report("warming up", None)
     warm_up(runner)
     scheduler = make_scheduler(
         BlockPool(
-            plan.num_blocks,
+            kv.plan.num_blocks,
             backend.kv_layout.block_size,
-            namespace=f"{model_id}/{loaded.precision}/{loaded.kv_dtype}",
+            namespace=f"{model_id}/{loaded.precision}/{kv.dtype_name}",
         ),
         _policies(settings),
         max_sequences=settings.max_sequences,

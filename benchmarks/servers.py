@@ -64,7 +64,7 @@ def running(bench: Bench, name: str) -> Iterator[Server]:
     with (bench.log_folder / f"{name.replace(' ', '-')}-server.log").open("wb") as log:
         process, url = start(bench, log)
         try:
-            _wait_healthy(process, url)
+            wait_healthy(process, url)
             model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
             yield Server(name=name, url=url, model=model, process_id=process.pid)
         finally:
@@ -77,14 +77,14 @@ def running(bench: Bench, name: str) -> Iterator[Server]:
 
 
 def _start_ours(bench: Bench, log: BinaryIO) -> tuple["subprocess.Popen[bytes]", str]:
-    port = _free_port()
+    port = free_port()
     flags = ("--port", str(port), "--threads", str(bench.threads), "--no-dashboard")
     command = [sys.executable, "-m", "appliance", "serve", str(bench.model), *flags]
-    return _spawn(command, log), f"http://127.0.0.1:{port}"
+    return spawn(command, log), f"http://127.0.0.1:{port}"
 
 
 def _start_llama(bench: Bench, log: BinaryIO) -> tuple["subprocess.Popen[bytes]", str]:
-    port = _free_port()
+    port = free_port()
     threads = str(bench.threads)
     command = [
         *(str(bench.peers.llama_server), "-m", str(bench.q4_0), "--host", "127.0.0.1", "--port", str(port)),
@@ -93,10 +93,10 @@ def _start_llama(bench: Bench, log: BinaryIO) -> tuple["subprocess.Popen[bytes]"
         # No prompt comes twice: keeping them would only cost time.
         *("--cache-ram", "0", "--no-cache-prompt"),
     ]
-    return _spawn(command, log), f"http://127.0.0.1:{port}"
+    return spawn(command, log), f"http://127.0.0.1:{port}"
 
 
-def _spawn(command: list[str], log: BinaryIO) -> "subprocess.Popen[bytes]":
+def spawn(command: list[str], log: BinaryIO) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -106,7 +106,7 @@ def _spawn(command: list[str], log: BinaryIO) -> "subprocess.Popen[bytes]":
     )
 
 
-def _wait_healthy(process: "subprocess.Popen[bytes]", url: str) -> None:
+def wait_healthy(process: "subprocess.Popen[bytes]", url: str) -> None:
     deadline_s = time.monotonic() + _READY_TIMEOUT_S
     while time.monotonic() < deadline_s:
         if process.poll() is not None:
@@ -120,7 +120,7 @@ def _wait_healthy(process: "subprocess.Popen[bytes]", url: str) -> None:
     raise RuntimeError(f"the server was not ready after {_READY_TIMEOUT_S:g} s")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

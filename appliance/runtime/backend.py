@@ -22,7 +22,8 @@ class Backend(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def attach_kv(self, num_blocks: int) -> None: ...
+    def attach_kv(self, num_blocks: int, layout: KVLayout | None = None) -> None:
+        """Allocate the pool, in `kv_layout` or one that differs from it in block size or element type."""
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy blocks in every layer, one after the other, before the forward pass that follows."""
@@ -48,7 +49,8 @@ class EagerBackend:
     def device(self) -> torch.device:
         return self._device
 
-    def attach_kv(self, num_blocks: int) -> None:
+    def attach_kv(self, num_blocks: int, layout: KVLayout | None = None) -> None:
+        self._layout = layout or self._layout
         self._pages = allocate_kv(
             self._layout, num_layers=self._config.num_layers, num_blocks=num_blocks, device=self._device
         )

@@ -11,6 +11,7 @@ from appliance.engine.engine import Engine
 from appliance.engine.scheduler import Scheduler
 from appliance.engine.sequence import SamplingParams
 from appliance.formats.gguf import read_gguf
+from appliance.runtime.backend import Backend
 from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
 from appliance.runtime.runner import ModelRunner
 from engine.builders import read_all, token_ids
@@ -50,6 +51,10 @@ def load(path: Path, library_folder: Path, *, num_threads: int = 2, **wishes: st
             **words,
         )
         return load_backend(file, asked, lambda *_: None)
+
+
+def pool_of(backend: Backend, num_blocks: int) -> BlockPool:
+    return BlockPool(num_blocks, backend.kv_layout.block_size)
 
 
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
@@ -135,7 +140,7 @@ def test_a_damaged_weight_fails_its_sequence_and_not_the_others(tmp_path: Path, 
     damaged: TinyModel = replace(model, tensors=tensors)
     backend = load(damaged.write(tmp_path / "x.gguf"), library_folder, precision="f32").backend
     backend.attach_kv(8)
-    scheduler = Scheduler(BlockPool(8, 64), max_sequences=4, step_tokens=64, context_length=512)
+    scheduler = Scheduler(pool_of(backend, 8), max_sequences=4, step_tokens=64, context_length=512)
     engine = Engine(ModelRunner(backend), scheduler)
     params = SamplingParams(temperature=0.0, max_tokens=3)
     streams = [engine.submit(prompt, params) for prompt in ([1, 9], [3, 4])]
@@ -155,16 +160,21 @@ def test_choices_of_one_prompt_get_exactly_what_each_gets_alone(
     path = CASES["untied head"].write(tmp_path / "tiny.gguf", "Q8_0")
     prompt = np.random.default_rng(1).integers(0, 273, num_prompt).tolist()
     choices = [SamplingParams(temperature=0.9 * (i > 0), seed=i, max_tokens=4 + 3 * i) for i in range(4)]
-    loaded = load(path, library_folder, kv_dtype=kv_dtype)
+    loaded = load(path, library_folder, num_threads=1, kv_dtype=kv_dtype)
     loaded.backend.attach_kv(20)
-    scheduler = Scheduler(BlockPool(20, 64), max_sequences=8, step_tokens=64, context_length=512)
+    scheduler = Scheduler(
+        pool_of(loaded.backend, 20),
+        max_sequences=8,
+        step_tokens=64,
+        context_length=512,
+    )
     engine = Engine(ModelRunner(loaded.backend), scheduler)
     streams = engine.submit_choices(prompt, choices)
     while engine.step():
         scheduler.check_invariants()
     together = [token_ids(read_all(stream)[0]) for stream in streams]
     assert engine.snapshot().num_prefix_hit_tokens == 3 * (num_prompt - 1)
-    alone = load(path, library_folder, kv_dtype=kv_dtype)
+    alone = load(path, library_folder, num_threads=1, kv_dtype=kv_dtype)
     assert together == [generate(alone, [prompt], [each])[0] for each in choices]
 
 
@@ -176,11 +186,16 @@ def test_preempted_sequences_get_exactly_what_each_gets_alone(
     path = CASES["untied head"].write(tmp_path / "tiny.gguf", "Q8_0")
     rng = np.random.default_rng(2)
     prompts = [rng.integers(0, 273, length).tolist() for length in (70, 20, 64, 5)]
-    loaded, alone = (load(path, library_folder, kv_dtype=kv_dtype) for _ in range(2))
+    loaded, alone = (load(path, library_folder, num_threads=1, kv_dtype=kv_dtype) for _ in range(2))
     for extra in ({"temperature": 0.0}, {"seed": 3, "presence_penalty": 0.4, "repetition_penalty": 1.2}):
         params = [SamplingParams(max_tokens=100, **extra) for _ in prompts]
-        loaded.backend.attach_kv(4)
-        scheduler = Scheduler(BlockPool(4, 64), max_sequences=8, step_tokens=64, context_length=512)
+        loaded.backend.attach_kv(8)
+        scheduler = Scheduler(
+            pool_of(loaded.backend, 8),
+            max_sequences=8,
+            step_tokens=64,
+            context_length=512,
+        )
         engine = Engine(ModelRunner(loaded.backend), scheduler)
         streams = [engine.submit(prompt, each) for prompt, each in zip(prompts, params, strict=True)]
         while engine.step():
