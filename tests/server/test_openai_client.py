@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import openai
+import pydantic
 import pytest
 
 from appliance.server.http_server import HttpServer
@@ -94,3 +95,45 @@ def test_not_ready_is_an_internal_server_error_of_503() -> None:
         with pytest.raises(openai.InternalServerError) as caught:
             client.chat.completions.create(model=MODEL_ID, messages=MESSAGES)
         assert caught.value.status_code == 503
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def test_tools_whole_and_streamed() -> None:
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+    with (
+        make_rig(context_length=4096, num_blocks=512) as rig,
+        serve(rig) as server,
+        connected(server, "any") as client,
+    ):
+        rig.reply(call)
+        asked = {"model": MODEL_ID, "messages": MESSAGES, "tools": [WEATHER], "tool_choice": "required"}
+        answer = client.chat.completions.create(**asked)
+        (whole,) = answer.choices[0].message.tool_calls
+        assert (whole.function.name, whole.function.arguments) == ("weather", '{"city": "Paris"}')
+        assert answer.choices[0].finish_reason == "tool_calls"
+        with client.chat.completions.stream(**asked) as stream:
+            final = stream.get_final_completion().choices[0]
+        assert final.message.tool_calls[0].function.arguments == '{"city": "Paris"}'
+        assert final.finish_reason == "tool_calls"
+
+
+def test_parsed_answers(rig: Rig, api: openai.OpenAI) -> None:
+    class Weather(pydantic.BaseModel):
+        city: str
+
+    rig.reply('{"city": "Paris"}')
+    answer = api.chat.completions.parse(model=MODEL_ID, messages=MESSAGES, response_format=Weather)
+    assert answer.choices[0].message.parsed == Weather(city="Paris")
