@@ -3,8 +3,10 @@
 `python -m kernels.gpu_compile` rewrites the table of registers and shared memory that the tests compare with.
 """
 
+import json
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from triton.compiler import ASTSource
 
 from kernels.gpu_launch import KernelCall
 from kernels.gpu_shipped import shipped_calls
-from kernels.launch import Launch, find_launch
+from kernels.launch import ARCHITECTURES, Launch, find_launch
 from kernels.launch_table import LAUNCH_TABLE
 
 RESOURCES = Path(__file__).with_name("gpu_resources.json")
@@ -146,3 +148,34 @@ def _usage(cubin: bytes) -> tuple[int, int]:
     found = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout)
     assert found is not None, done.stdout
     return int(found[1]), int(found[2])
+
+
+def read_resources() -> dict[str, dict[str, list[int]]]:
+    """Return the table in the repository: architecture, then form, then [registers, shared bytes]."""
+    if not RESOURCES.exists():
+        return {}
+    table: dict[str, dict[str, list[int]]] = json.loads(RESOURCES.read_text("utf-8"))
+    return table
+
+
+def main(arguments: list[str]) -> None:
+    """Compile for the architectures named, or all, and rewrite their part of the table.
+
+    Raises SystemExit where a kernel spills or does not fit.
+    """
+    bad = []
+    for architecture in map(int, arguments or map(str, ARCHITECTURES)):
+        taken = {}
+        for form in forms(architecture):
+            resources = form.compile()
+            taken[form.name] = [resources.registers, resources.shared_bytes]
+            problems = resources.problems(architecture, form.numbers.num_warps)
+            bad += [f"sm_{architecture} {form.name}: {problem}" for problem in problems]
+        table = read_resources() | {str(architecture): taken, "triton": {triton.__version__: []}}
+        RESOURCES.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", "utf-8")
+    if bad:
+        raise SystemExit("\n".join(bad))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -13,7 +13,7 @@ from kernels.gpu_launch import KernelCall, recorded_calls
 from kernels.int4_weight import Int4Weight
 from kernels.int8_weight import Int8Weight
 from kernels.kv_layout import KVLayout, KVOrder, LayerKV
-from kernels.ops import AttentionParams, Ops, RaggedQueries
+from kernels.ops import MOST_SKINNY_TOKENS, AttentionParams, Ops, RaggedQueries
 from kernels.tables import gpu_ops
 
 BF16, F16, INT8 = torch.bfloat16, torch.float16, torch.int8
@@ -45,35 +45,40 @@ def _record_rows(ops: Ops) -> None:
         ops.rms_norm(_meta(64, 32, 128, dtype=dtype), _meta(128, dtype=torch.float32), 1e-5)
         for hidden in (576, 4096, 16384):
             x, weight = _meta(64, hidden, dtype=dtype), _meta(hidden, dtype=torch.float32)
-            ops.rms_norm(x.float(), weight, 1e-5)
             ops.add_rms_norm(x, x.float(), weight, 1e-5)
         ops.gated_silu(_meta(64, 28672, dtype=dtype))
         ops.gated_gelu(_meta(64, 28672, dtype=dtype))
         ops.select_rows(_meta(64, 4096, dtype=dtype), _meta(8, dtype=torch.int64))
+        ops.quantize_tokens(_meta(512, 4096, dtype=dtype))
+    ops.rms_norm(_meta(64, 4096, dtype=torch.float32), _meta(4096, dtype=torch.float32), 1e-5)
 
 
 def _record_products(ops: Ops) -> None:
-    for dtype, has_bias in ((BF16, False), (BF16, True), (F16, False)):
+    for dtype, has_bias, num_tokens in (
+        *product((BF16, F16), (False,), (1, 17, 512)),
+        (BF16, True, 512),
+    ):
+        x = _meta(num_tokens, 4096, dtype=dtype)
+        bias = _meta(4096, dtype=dtype) if has_bias else None
         int8 = Int8Weight(
             weight=_meta(4096, 4096, dtype=INT8),
             scales=_meta(4096, dtype=torch.float32),
-            bias=_meta(4096, dtype=dtype) if has_bias else None,
+            bias=bias,
             activation_dtype=dtype,
         )
-        for num_tokens in (1, 17, 512):
-            ops.linear_int8(_meta(num_tokens, 4096, dtype=dtype), int8)
-        steps, scales = ops.quantize_tokens(_meta(512, 4096, dtype=dtype))
-        ops.linear_int8_tokens(steps, scales, int8)
-        for has_minima, num_tokens in product((False, True), (1, 17, 512)):
+        ops.linear_int8(x, int8)
+        if num_tokens > MOST_SKINNY_TOKENS:
+            ops.linear_int8_tokens(x.to(INT8), _meta(num_tokens, dtype=torch.float32), int8)
+        for has_minima in (True,) if has_bias or dtype is F16 else (False, True):
             int4 = Int4Weight(
                 packed=_meta(64, 4096, 32, dtype=torch.uint8),
                 scales=_meta(128, 4096, dtype=F16),
                 minima=_meta(128, 4096, dtype=F16) if has_minima else None,
                 num_inputs=4096,
-                bias=int8.bias,
+                bias=bias,
                 activation_dtype=dtype,
             )
-            ops.linear_int4(_meta(num_tokens, 4096, dtype=dtype), int4)
+            ops.linear_int4(x, int4)
 
 
 def _record_pages(ops: Ops) -> None:
@@ -83,6 +88,7 @@ def _record_pages(ops: Ops) -> None:
             table = _meta(num_tokens, 64, dtype=torch.float32)
             slots = _meta(num_tokens, dtype=torch.int64)
             ops.rope_write_kv(query, key, value, table, table, slots, layer)
+        if dtype is BF16:
             ops.write_kv(key, value, slots, layer)
         ops.copy_blocks(_meta(4, dtype=torch.int64), _meta(4, dtype=torch.int64), layer)
     table = _meta(8, 64, dtype=torch.float32)
@@ -97,6 +103,8 @@ def _record_attention(ops: Ops) -> None:
                 continue
             # Contexts split, contexts whole, a prompt.
             for num_new in ((1,), (1,) * 64, (100,)):
+                if len(num_new) > 1 and head_size != 128:
+                    continue
                 query = _meta(sum(num_new), 32, head_size, dtype=dtype)
                 ops.attention(query, layer, _ragged(num_new), params)
 

@@ -1,0 +1,98 @@
+"""Compiles the GPU's kernels without a GPU, in a process of its own, and compares what they take of one."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels.launch import ARCHITECTURES, OLDEST_ARCHITECTURE, Launch, find_launch
+from kernels.launch_table import LAUNCH_TABLE
+
+ROOT = Path(__file__).resolve().parents[3]
+TABLE = json.loads((ROOT / "kernels" / "gpu_resources.json").read_text("utf-8"))
+
+# argv: "architecture:first form:step" each. One line per form: what it takes, what is wrong with it.
+COMPILE = """
+import json, sys, triton
+from kernels.gpu_compile import forms
+
+seen, found = set(), []
+for part in sys.argv[1:]:
+    architecture, first, step = map(int, part.split(":"))
+    for form in forms(architecture)[first::step]:
+        r = form.compile()
+        problems = r.problems(architecture, form.numbers.num_warps)
+        found.append([architecture, form.name, r.registers, r.shared_bytes, problems])
+print(json.dumps({"triton": triton.__version__, "found": found}))
+"""
+
+
+def compile_parts(parts: list[str], cache: Path) -> dict[str, list]:
+    environment = os.environ | {"TRITON_CACHE_DIR": str(cache), "TRITON_DEFAULT_FP_FUSION": "1"}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-c", COMPILE, *parts]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+def check(compiled: dict[str, list]) -> None:
+    """No spills, everything fits; registers and shared memory as in the table, if this is its compiler.
+
+    The table need not hold every architecture; the limits hold for all.
+    """
+    assert [row for row in compiled["found"] if row[4]] == []
+    assert compiled["found"]
+    is_same_compiler = compiled["triton"] in TABLE["triton"]
+    for architecture, name, registers, shared_bytes, _ in compiled["found"]:
+        if str(architecture) not in TABLE:
+            continue
+        stored = TABLE[str(architecture)].get(name)
+        assert stored is not None, f"{name} is not in the table: run `python -m kernels.gpu_compile`"
+        if is_same_compiler:
+            assert stored == [registers, shared_bytes], (architecture, name)
+
+
+def test_a_share_of_what_ships_compiles_for_every_architecture_without_spills(tmp_path: Path) -> None:
+    parts = [f"{architecture}:{index}:23" for index, architecture in enumerate(ARCHITECTURES)]
+    check(compile_parts(parts, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_all_that_ships_compiles_without_spills(architecture: int, tmp_path: Path) -> None:
+    check(compile_parts([f"{architecture}:0:1"], tmp_path))
+
+
+def jitted_kernels() -> set[str]:
+    """Every function named ..._kernel under @triton.jit in kernels/."""
+    found = set()
+    for path in (ROOT / "kernels").rglob("gpu*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.decorator_list and node.name.endswith("_kernel"):
+                found.add(node.name)
+    return found
+
+
+def test_every_kernel_has_launch_numbers_and_is_in_the_table() -> None:
+    kernels = jitted_kernels()
+    assert len(kernels) >= 11
+    assert {key.split("/")[0] for key in LAUNCH_TABLE} == kernels
+    assert str(OLDEST_ARCHITECTURE) in TABLE
+    for architecture in TABLE.keys() - {"triton"}:
+        compiled = {name.split(" ")[0] for name in TABLE[architecture]}
+        assert compiled == set(LAUNCH_TABLE), architecture
+
+
+def test_the_newest_architecture_that_a_gpu_reaches_wins() -> None:
+    old, new = Launch(num_warps=4), Launch(num_warps=8)
+    table = {"k/any": ((80, old), (90, new))}
+    found = {a: find_launch(table, "k/any", a) for a in (80, 89, 90, 120)}
+    assert found == {80: old, 89: old, 90: new, 120: new}
+    assert all(
+        min(numbers)[0] == OLDEST_ARCHITECTURE for numbers in LAUNCH_TABLE.values() if len(numbers) == 1
+    )
