@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
-.PHONY: run test test-all lint clean
+.PHONY: run test test-all lint package clean
 
 run: $(VENV)/.installed
 	@$(BIN)/appliance serve $(ARGS)
@@ -22,6 +22,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check -q .
 	$(BIN)/mypy
 
+# One executable file in dist/, for this system.
+package: $(VENV)/.installed-package
+	$(BIN)/python packaging/build.py $(ARGS)
+
 $(VENV)/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +39,10 @@ $(VENV)/.installed: $(VENV)/.python pyproject.toml
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install -q -e '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-package: $(VENV)/.installed
+	$(BIN)/python -m pip install -q -e '.[package]'
 	@touch $@
 
 clean:

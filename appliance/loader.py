@@ -101,7 +101,7 @@ def _wishes(settings: Settings, device: torch.device, num_threads: int) -> LoadW
         step_tokens=settings.step_tokens,
         free_bytes=_free_bytes(device),
         served_context=settings.context,
-        library_folder=paths.cache_dir() / "native",
+        library_folder=paths.native_dir(),
     )
 
 

@@ -86,6 +86,17 @@ def is_frozen() -> bool:
     return bool(getattr(sys, "frozen", False))
 
 
+def executable_file() -> Path | None:
+    """The one file that a person started, model inside; None outside a packaged build."""
+    named = os.environ.get("APPLIANCE_EXECUTABLE")  # set by its launcher
+    return Path(named) if named and is_frozen() else None
+
+
+def native_dir() -> Path:
+    """Where the compiled CPU engine is: shipped in the executable, else made in the cache."""
+    return resource_root() / "native" if is_frozen() else cache_dir() / "native"
+
+
 def resource_root() -> Path:
     """The folder that holds what ships beside the code: the checkout, or the unpacked executable."""
     bundle = getattr(sys, "_MEIPASS", None)

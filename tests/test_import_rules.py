@@ -57,7 +57,12 @@ RULES = {
     ),
     "appliance.model_pool": Rule(ours=("appliance.engine", "appliance.errors", "appliance.text")),
     "appliance.download": Rule(
-        ours=("appliance.catalog", "appliance.errors", "appliance.paths"),
+        ours=(
+            "appliance.catalog",
+            "appliance.errors",
+            "appliance.formats.appended_model",
+            "appliance.paths",
+        ),
         others=("filelock", "httpx", "huggingface_hub", "msgspec"),
     ),
     "appliance.server": Rule(

@@ -133,7 +133,9 @@ def _open(args: argparse.Namespace) -> "tuple[Catalog, ModelStore]":
 
     flags = {"models_dir": args.models_dir} if args.models_dir else {}
     settings = resolve(flags, settings_file=paths.settings_file())
-    return Catalog.load(), ModelStore(paths.models_dir(settings.models_dir))
+    return Catalog.load(), ModelStore(
+        paths.models_dir(settings.models_dir), executable=paths.executable_file()
+    )
 
 
 def _confirmed(question: str) -> bool:

@@ -16,6 +16,7 @@ from appliance import paths
 from appliance.catalog import ModelEntry
 from appliance.download.transfer import sha256_of
 from appliance.errors import BadModelFile
+from appliance.formats.appended_model import read_trailer
 
 logger = logging.getLogger(__name__)
 RECORD_FILE = "record.json"
@@ -36,8 +37,9 @@ class InstallRecord(msgspec.Struct, frozen=True, kw_only=True):
 class ModelStore:
     """The folder of downloaded models. Creates nothing until something is installed."""
 
-    def __init__(self, models_dir: Path) -> None:
+    def __init__(self, models_dir: Path, *, executable: Path | None = None) -> None:
         self.models_dir = models_dir
+        self._executable = executable  # a packaged build, with a model inside
 
     def folder(self, entry: ModelEntry) -> Path:
         return self.models_dir / entry.model_id
@@ -57,7 +59,7 @@ class ModelStore:
         path = self.path(entry)
         size_bytes = _regular_size(path)
         if size_bytes is None:
-            return None
+            return self._shipped_path(entry)
         if size_bytes != entry.size_bytes:
             logger.warning(
                 "%s has %d bytes and the model %d: not a model", path, size_bytes, entry.size_bytes
@@ -75,7 +77,7 @@ class ModelStore:
         """
         path = self.path(entry)
         if _regular_size(path) is None:
-            return None
+            return self._shipped_path(entry)
         record, status = self.record(entry), path.stat()
         if record and (record.size_bytes, record.mtime_ns) == (status.st_size, status.st_mtime_ns):
             digest = record.sha256
@@ -89,6 +91,17 @@ class ModelStore:
             )
         self._remember(entry, path, digest, source=record.source if record else "found in the store")
         return path
+
+    def _shipped_path(self, entry: ModelEntry) -> Path | None:
+        """The executable itself, where the model lies inside it."""
+        if self._executable is None:
+            return None
+        trailer = read_trailer(self._executable)
+        is_this = trailer is not None and (trailer.model_id, trailer.model_bytes) == (
+            entry.model_id,
+            entry.size_bytes,
+        )
+        return self._executable if is_this else None
 
     def record(self, entry: ModelEntry) -> InstallRecord | None:
         """What is remembered of the first pull; None when there is none or it cannot be read."""

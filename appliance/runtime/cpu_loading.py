@@ -16,6 +16,8 @@ from kernels.cpu.library import NativeLibrary, NativeUnsupported, load_library
 from kernels.cpu.native import NativeModelBuilder
 
 _KV_DTYPES = {"auto": torch.bfloat16, "bf16": torch.bfloat16, "int8": torch.int8}
+# A packaged build brings the library under this name, without the key that a compiled one has.
+SHIPPED_NAME = "libappliance_cpu"
 _FOUR_BIT = (GGMLType.Q4_0, GGMLType.Q4_1)
 # One matrix of every layer speaks for all, in either kind of file.
 _LINEAR_NAMES = ("attn_output.weight", "self_attn.o_proj.weight")
@@ -67,8 +69,14 @@ def _own_precision(linear_types: set[GGMLType]) -> str:
 
 
 def open_library(folder: Path) -> NativeLibrary:
-    """Load the native library, compiling it if this is its first use. Raises NotNative."""
+    """Load the native library: one shipped in `folder`, else compiled there at its first use.
+
+    Raises NotNative.
+    """
     try:
+        shipped = [path for suffix in (".so", ".dylib", ".dll") for path in folder.glob(f"{SHIPPED_NAME}{suffix}")]
+        if shipped:
+            return load_library(shipped[0])
         return load_library(build(folder))
     except (BuildError, OSError) as error:
         raise NotNative(f"the CPU engine could not be built: {error}") from error
