@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         exit_code: int = getattr(importlib.import_module(module_name), function_name)(args)
     except ApplianceError as error:
         print(f"appliance: {error.message}", file=sys.stderr)  # noqa: T201  # the command line's own words
+        _show_without_terminal(error)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -37,6 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     return exit_code
+
+
+def _show_without_terminal(error: ApplianceError) -> None:
+    from appliance import desktop
+
+    if desktop.is_desktop_start():
+        desktop.show_failure(error.message)
 
 
 def with_default_command(arguments: list[str]) -> list[str]:
@@ -78,7 +86,15 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(handler=f"appliance.commands.models:{function}")
     _add_dashboard(commands.add_parser("dashboard", help="attach the dashboard to a running appliance"))
     version = commands.add_parser("version", help="print the version")
+    version.add_argument(
+        "--verbose", action="store_true", help="with folders, libraries and the model inside"
+    )
     version.set_defaults(handler="appliance.commands.version:version")
+    check = commands.add_parser("self-check", help="verify this program's own files")
+    check.set_defaults(handler="appliance.commands.self_check:self_check")
+    _add_service(
+        commands.add_parser("service", help="run it in the background, from every start of the system")
+    )
     return parser
 
 
@@ -120,6 +136,17 @@ def _add_dashboard(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="URL", help="address of the appliance (default: this machine's)")
     parser.add_argument("--api-key", metavar="KEY", help="its key, if it has one")
     parser.set_defaults(handler="appliance.commands.dashboard:dashboard")
+
+
+def _add_service(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("install", "status", "uninstall", "show"))
+    parser.add_argument(
+        "--system", action="store_true", help="for every user of the machine, as its administrator"
+    )
+    parser.add_argument(
+        "arguments", nargs="*", metavar="ARG", help="what `appliance serve` gets, after --: -- --port 11500"
+    )
+    parser.set_defaults(handler="appliance.commands.service:service")
 
 
 if __name__ == "__main__":

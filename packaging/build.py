@@ -36,7 +36,9 @@ SOURCE_DATE_EPOCH = "1577836800"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--flavour", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--output", type=Path, default=CHECKOUT / "dist")
     args = parser.parse_args()
@@ -85,7 +87,16 @@ def build_tree(flavour: str) -> Path:
         "PYTHONHASHSEED": "0",
     }
     paths = ("--distpath", WORK / "dist", "--workpath", WORK / "work")
-    run("-m", "PyInstaller", "--noconfirm", "--log-level", "ERROR", *paths, PACKAGING / "appliance.spec", env=environment)
+    run(
+        "-m",
+        "PyInstaller",
+        "--noconfirm",
+        "--log-level",
+        "ERROR",
+        *paths,
+        PACKAGING / "appliance.spec",
+        env=environment,
+    )
     tree = WORK / "dist" / "appliance"
     strip_libraries(tree / "_internal" / "torch" / "lib")
     write_materials(tree, modules, zstd=fetch_zstd(WORK / "zstd"))

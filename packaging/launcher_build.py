@@ -28,7 +28,18 @@ def fetch_zstd(folder: Path) -> Path:
     sources = folder / f"zstandard-{wanted}" / "zstd"
     if not (sources / "zstd.c").is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        _run("-m", "pip", "download", "-q", "--no-deps", "--no-binary", "zstandard", "-d", folder, f"zstandard=={wanted}")
+        _run(
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "--no-binary",
+            "zstandard",
+            "-d",
+            folder,
+            f"zstandard=={wanted}",
+        )
         archive = folder / f"zstandard-{wanted}.tar.gz"
         digest = hashlib.sha256(archive.read_bytes()).hexdigest()
         if ZSTD_DIGESTS.get(wanted) != digest:
@@ -48,7 +59,9 @@ def build_launcher(output: Path, *, zstd: Path, triple: str) -> Path:
         _run("-m", "ziglang", "cc", *flags, "-c", zstd / "zstd.c", "-o", objects)
     files = [SOURCES / name for name in ("launcher.c", "unpack.c", f"platform_{system}.c")]
     linking = ["-static", "-s"] if "musl" in triple else ["-lshell32"] if system == "windows" else []
-    _run("-m", "ziglang", "cc", *flags, "-Wall", "-Wextra", "-Werror", *files, objects, *linking, "-o", output)
+    _run(
+        "-m", "ziglang", "cc", *flags, "-Wall", "-Wextra", "-Werror", *files, objects, *linking, "-o", output
+    )
     return output
 
 

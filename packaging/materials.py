@@ -60,7 +60,12 @@ def _component(found: Distribution) -> dict[str, object]:
 def _others() -> list[dict[str, object]]:
     python = ".".join(map(str, sys.version_info[:3]))
     return [
-        {"type": "framework", "name": "CPython", "version": python, "licenses": [{"license": {"name": "PSF-2.0"}}]},
+        {
+            "type": "framework",
+            "name": "CPython",
+            "version": python,
+            "licenses": [{"license": {"name": "PSF-2.0"}}],
+        },
         {"type": "library", "name": "zstd", "licenses": [{"license": {"name": "BSD-3-Clause"}}]},
     ]
 
@@ -89,4 +94,6 @@ def _copy_other_licences(folder: Path, zstd: Path) -> None:
 
 def _digests(tree: Path) -> dict[str, str]:
     files = sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
-    return {path.relative_to(tree).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        path.relative_to(tree).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }

@@ -91,12 +91,16 @@ RULES = {
         ours=(
             "tui.run",
             *appliance(
-                "catalog config download engine errors formats loader logs model_pool paths serve text"
+                "__main__ catalog config desktop download engine errors formats installation loader logs "
+                "model_pool paths serve service text"
             ),
         ),
         others=("msgspec", "rich"),
     ),
-    "appliance.__main__": Rule(ours=("appliance.commands", "appliance.config", "appliance.errors")),
+    "appliance.__main__": Rule(ours=appliance("commands config desktop errors")),
+    "appliance.desktop": Rule(ours=("appliance.paths",)),
+    "appliance.installation": Rule(ours=appliance("formats.appended_model paths")),
+    "appliance.service": Rule(ours=appliance("errors paths")),
 }
 
 

@@ -5,7 +5,7 @@ import signal
 import sys
 from types import FrameType
 
-from appliance import paths
+from appliance import desktop
 from appliance.commands.settings_args import settings_from
 from appliance.config import Settings
 from appliance.errors import PortTaken
@@ -21,21 +21,25 @@ def serve(args: argparse.Namespace) -> int:
     """Serve until told to stop. Returns 0 after an orderly stop, or the exit code of what failed."""
     settings = settings_from(args)
     has_dashboard = not settings.no_dashboard and sys.stdin.isatty() and sys.stdout.isatty()
+    is_desktop = desktop.is_desktop_start()
     try:
         appliance = open_appliance(settings)
     except PortTaken as error:
+        if is_desktop and error.appliance_url is not None:
+            desktop.open_page(error.appliance_url)  # a second double-click
+            return 0
         if has_dashboard and error.appliance_url is not None:
             return _offer_to_attach(error, error.appliance_url, settings.api_key)
         raise
     if has_dashboard:
         return _serve_with_dashboard(appliance, settings)
-    return _serve_headless(appliance, settings)
+    return _serve_headless(appliance, settings, is_desktop=is_desktop)
 
 
 def _serve_with_dashboard(appliance: Appliance, settings: Settings) -> int:
     from tui.run import run_dashboard
 
-    configure_logs(as_json=settings.json_logs, file=paths.log_dir() / "appliance.log")
+    configure_logs(as_json=settings.json_logs, file=desktop.log_file())
     appliance.start()
     exit_code = run_dashboard(appliance.url, settings.api_key, quit_hook=appliance)
     if exit_code == EXIT_INTERRUPTED:
@@ -51,16 +55,20 @@ def _serve_with_dashboard(appliance: Appliance, settings: Settings) -> int:
     return 0 if exit_code == EXIT_TERMINATED else exit_code
 
 
-def _serve_headless(appliance: Appliance, settings: Settings) -> int:
-    configure_logs(as_json=settings.json_logs)
+def _serve_headless(appliance: Appliance, settings: Settings, *, is_desktop: bool) -> int:
+    configure_logs(as_json=settings.json_logs, file=desktop.log_file() if is_desktop else None)
     _drain_on_signals(appliance)
     appliance.start()
+    if is_desktop:
+        desktop.open_page(appliance.url)  # it shows how loading goes
     print(f"Listening on {appliance.url}, loading {settings.model}", flush=True)
     while not appliance.loaded.wait(_POLL_S):
         if appliance.is_drained():
             return 0
     if appliance.failure is not None:
         appliance.stop()
+        if is_desktop:
+            desktop.show_failure(appliance.failure.message)
         return appliance.failure.exit_code
     if appliance.model_id is not None:
         print(f"Ready: point OpenAI clients at {appliance.url}/v1, model {appliance.model_id}", flush=True)

@@ -74,7 +74,9 @@ def open_library(folder: Path) -> NativeLibrary:
     Raises NotNative.
     """
     try:
-        shipped = [path for suffix in (".so", ".dylib", ".dll") for path in folder.glob(f"{SHIPPED_NAME}{suffix}")]
+        shipped = [
+            path for suffix in (".so", ".dylib", ".dll") for path in folder.glob(f"{SHIPPED_NAME}{suffix}")
+        ]
         if shipped:
             return load_library(shipped[0])
         return load_library(build(folder))

@@ -3,6 +3,7 @@
 import errno
 import http.client
 import ipaddress
+import os
 import socket
 import sys
 from contextlib import closing
@@ -14,15 +15,19 @@ from appliance.errors import BadSetting, PortTaken
 SERVER_NAME = "inference-appliance"  # our Server header
 _Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 _BACKLOG = 512
+_FIRST_PASSED_FILE = 3  # systemd's convention
 _PROBE_TIMEOUT_S = 1.0
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes a free one.
+    """Return a listening socket: one passed by systemd as it is, else a new one; port 0 takes a free one.
 
     It listens at once: until then the system would let another process take the same address. Raises
     PortTaken, BadSetting.
     """
+    inherited = _inherited()
+    if inherited is not None:
+        return inherited
     family, address = _resolve(host, port)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -33,6 +38,21 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise _explain(error, host, port) from error
     listener.setblocking(False)
+    return listener
+
+
+def _inherited() -> socket.socket | None:
+    """The socket that systemd listens on for us; connections wait in it while the service restarts.
+
+    https://www.freedesktop.org/software/systemd/man/latest/sd_listen_fds.html
+    """
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS") != "1":
+        return None
+    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
+        os.environ.pop(name, None)  # not for our children
+    listener = socket.socket(fileno=_FIRST_PASSED_FILE)
+    listener.setblocking(False)
+    listener.set_inheritable(False)
     return listener
 
 

@@ -30,7 +30,13 @@ excludedimports = [
     "pytest",
     "unittest.mock",
 ]
-_TEST_LIBRARIES = ("_test.so", "backend_with_compiler", "aoti_custom_ops", "torchbind_test", "jitbackend_test")
+_TEST_LIBRARIES = (
+    "_test.so",
+    "backend_with_compiler",
+    "aoti_custom_ops",
+    "torchbind_test",
+    "jitbackend_test",
+)
 binaries = [
     (source, target)
     for source, target in collect_dynamic_libs("torch", search_patterns=[*PY_DYLIB_PATTERNS, "*.so.*"])

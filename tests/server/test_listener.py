@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -76,3 +78,25 @@ def test_a_silent_owner_does_not_hold_up_the_message() -> None:
 def test_an_address_of_another_machine_is_a_bad_setting(host: str) -> None:
     with pytest.raises(BadSetting, match="--host"):
         bind(host, 0)
+
+
+def test_a_socket_passed_by_systemd_is_served_on() -> None:
+    """The convention: file 3, and the process it is meant for in the environment."""
+    with socket.create_server(("127.0.0.1", 0)) as passed:
+        port = passed.getsockname()[1]
+        code = (
+            "import os, sys\n"
+            f"os.dup2({passed.fileno()}, 3)\n"
+            "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')\n"
+            "from appliance.server.listener import bind, url_of\n"
+            "listener = bind('127.0.0.1', 1)\n"
+            "print(url_of(listener), 'LISTEN_FDS' in os.environ)\n"
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            pass_fds=(passed.fileno(),),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert result.stdout.split() == [f"http://127.0.0.1:{port}", "False"]

@@ -1,0 +1,111 @@
+"""Service definitions, and what installing says where there is no manager."""
+
+import plistlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from appliance.service import ServiceError
+from appliance.service.launchd import LaunchdService
+from appliance.service.service import call, remove_files, write_files
+from appliance.service.systemd import NAME, SystemdService
+from appliance.service.windows import WindowsService
+
+COMMAND = ["/opt/my apps/appliance", "serve", "--no-dashboard", "--model", "50%$x.gguf"]
+
+
+def systemd(home: Path, *, is_system: bool = False, program: str = COMMAND[0]) -> SystemdService:
+    return SystemdService([program, *COMMAND[1:]], address="127.0.0.1:11500", is_system=is_system, home=home)
+
+
+def unit_of(service: SystemdService) -> str:
+    return service.files()[service.folder / f"{NAME}.service"]
+
+
+def test_a_units_command_survives_spaces_percents_and_dollars(tmp_path: Path) -> None:
+    line = next(line for line in unit_of(systemd(tmp_path)).splitlines() if line.startswith("ExecStart="))
+    assert line == 'ExecStart="/opt/my apps/appliance" serve --no-dashboard --model 50%%$$x.gguf'
+
+
+@pytest.mark.parametrize("is_system", [False, True])
+def test_systemd_accepts_the_units(tmp_path: Path, is_system: bool) -> None:
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("no systemd-analyze here")
+    program = tmp_path / "appliance"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    service = systemd(tmp_path, is_system=is_system, program=str(program))
+    files = {tmp_path / path.name: text for path, text in service.files().items()}
+    write_files(files)
+    result = subprocess.run([tool, "verify", *map(str, files)], capture_output=True, text=True, check=False)
+    assert NAME not in result.stderr, result.stderr
+
+
+def test_the_port_waits_in_a_socket_while_the_service_restarts(tmp_path: Path) -> None:
+    service = systemd(tmp_path)
+    assert "ListenStream=127.0.0.1:11500" in service.files()[service.folder / f"{NAME}.socket"]
+    assert f"Requires={NAME}.socket" in unit_of(service)
+
+
+def test_a_system_service_has_folders_and_a_user_of_its_own(tmp_path: Path) -> None:
+    unit = unit_of(systemd(tmp_path, is_system=True))
+    assert "DynamicUser=yes" in unit
+    assert f"StateDirectory={NAME}" in unit
+
+
+def test_a_program_in_a_home_folder_is_refused_for_the_system(tmp_path: Path) -> None:
+    service = systemd(tmp_path, is_system=True, program="/home/someone/appliance")
+    with pytest.raises(ServiceError, match="move the program to /opt first"):
+        service.install()
+
+
+def test_the_status_of_no_service_says_how_to_install_one(tmp_path: Path) -> None:
+    with pytest.raises(ServiceError, match="appliance service install"):
+        systemd(tmp_path).status()
+
+
+def test_removing_no_service_is_no_failure(tmp_path: Path) -> None:
+    assert "no service is installed" in systemd(tmp_path).uninstall()
+
+
+def test_a_missing_manager_is_named() -> None:
+    with pytest.raises(ServiceError, match="this system has no no-such-manager"):
+        call("no-such-manager", "enable")
+
+
+def test_a_manager_that_refuses_is_quoted() -> None:
+    with pytest.raises(ServiceError, match=r"`ls /no/such/folder` failed: .*No such file"):
+        call("ls", "/no/such/folder")
+
+
+def test_files_are_written_and_removed(tmp_path: Path) -> None:
+    files = {tmp_path / "a" / "b.service": "text"}
+    write_files(files)
+    assert (tmp_path / "a" / "b.service").read_text() == "text"
+    remove_files(files)
+    remove_files(files)
+    assert not (tmp_path / "a" / "b.service").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(ServiceError, match=r"taken.*cannot be written"):
+        write_files({tmp_path / "taken" / "unit": "text"})
+
+
+def test_the_launch_agent_is_a_property_list(tmp_path: Path) -> None:
+    service = LaunchdService(COMMAND, is_system=False, home=tmp_path)
+    agent = plistlib.loads(service.files()[service.plist].encode())
+    assert agent["ProgramArguments"] == COMMAND
+    assert agent["RunAtLoad"] is True
+
+
+def test_the_windows_task_quotes_its_arguments() -> None:
+    (text,) = (
+        WindowsService(["C:\\a & b\\appliance.exe", "serve", "--model", "my model.gguf"]).files().values()
+    )
+    assert "<Command>C:\\a &amp; b\\appliance.exe</Command>" in text
+    assert '<Arguments>serve --model "my model.gguf"</Arguments>' in text
