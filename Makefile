@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 
-.PHONY: run test test-all lint package clean
+.PHONY: run test test-all lint package package-check deb clean
 
 run: $(VENV)/.installed
 	@$(BIN)/appliance serve $(ARGS)
@@ -14,7 +14,7 @@ run: $(VENV)/.installed
 test: $(VENV)/.installed-dev lint
 	$(BIN)/python -m pytest -q -m "not slow"
 
-test-all: $(VENV)/.installed-dev lint
+test-all: $(VENV)/.installed-package $(VENV)/.installed-dev lint
 	$(BIN)/python -m pytest -q
 
 lint: $(VENV)/.installed-dev
@@ -25,6 +25,13 @@ lint: $(VENV)/.installed-dev
 # One executable file in dist/, for this system.
 package: $(VENV)/.installed-package
 	$(BIN)/python packaging/build.py $(ARGS)
+
+# Tries the built file in empty environments; builds it first where there is none.
+package-check: $(VENV)/.installed-package $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q tests/packaged
+
+deb: package
+	$(BIN)/python packaging/debian.py
 
 $(VENV)/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'

@@ -92,6 +92,13 @@ def executable_file() -> Path | None:
     return Path(named) if named and is_frozen() else None
 
 
+def shipped_model() -> Path | None:
+    """The model that came with a packaged build: in its one file, or beside its libraries; None elsewhere."""
+    if not is_frozen():
+        return None
+    return executable_file() or next(iter(sorted((resource_root() / "models").glob("*.gguf"))), None)
+
+
 def native_dir() -> Path:
     """Where the compiled CPU engine is: shipped in the executable, else made in the cache."""
     return resource_root() / "native" if is_frozen() else cache_dir() / "native"

@@ -161,7 +161,7 @@ def find_model(settings: Settings, report: Callable[[str, float | None], None]) 
         if progress.phase is not PullPhase.INSTALLED:
             report(f"{progress.phase} {progress.model_id} {progress.source}".strip(), share)
 
-    store = ModelStore(paths.models_dir(settings.models_dir), executable=paths.executable_file())
+    store = ModelStore(paths.models_dir(settings.models_dir), shipped=paths.shipped_model())
     return ensure_model(settings.model, Catalog.load(), store, tell)
 
 

@@ -133,9 +133,7 @@ def _open(args: argparse.Namespace) -> "tuple[Catalog, ModelStore]":
 
     flags = {"models_dir": args.models_dir} if args.models_dir else {}
     settings = resolve(flags, settings_file=paths.settings_file())
-    return Catalog.load(), ModelStore(
-        paths.models_dir(settings.models_dir), executable=paths.executable_file()
-    )
+    return Catalog.load(), ModelStore(paths.models_dir(settings.models_dir), shipped=paths.shipped_model())
 
 
 def _confirmed(question: str) -> bool:

@@ -37,9 +37,9 @@ class InstallRecord(msgspec.Struct, frozen=True, kw_only=True):
 class ModelStore:
     """The folder of downloaded models. Creates nothing until something is installed."""
 
-    def __init__(self, models_dir: Path, *, executable: Path | None = None) -> None:
+    def __init__(self, models_dir: Path, *, shipped: Path | None = None) -> None:
         self.models_dir = models_dir
-        self._executable = executable  # a packaged build, with a model inside
+        self._shipped = shipped  # the model that came with the program: a file, or inside the executable
 
     def folder(self, entry: ModelEntry) -> Path:
         return self.models_dir / entry.model_id
@@ -93,15 +93,15 @@ class ModelStore:
         return path
 
     def _shipped_path(self, entry: ModelEntry) -> Path | None:
-        """The executable itself, where the model lies inside it."""
-        if self._executable is None:
+        if self._shipped is None or not self._shipped.is_file():
             return None
-        trailer = read_trailer(self._executable)
-        is_this = trailer is not None and (trailer.model_id, trailer.model_bytes) == (
-            entry.model_id,
-            entry.size_bytes,
-        )
-        return self._executable if is_this else None
+        trailer = read_trailer(self._shipped)
+        if trailer is None:
+            size_bytes = self._shipped.stat().st_size
+            is_this = (self._shipped.name, size_bytes) == (entry.file, entry.size_bytes)
+        else:
+            is_this = (trailer.model_id, trailer.model_bytes) == (entry.model_id, entry.size_bytes)
+        return self._shipped if is_this else None
 
     def record(self, entry: ModelEntry) -> InstallRecord | None:
         """What is remembered of the first pull; None when there is none or it cannot be read."""
