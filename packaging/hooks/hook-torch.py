@@ -14,7 +14,6 @@ hiddenimports = ["torch._C", "torch._VF"]
 excludedimports = [
     "torch._dynamo",  # torch.compile: needs a compiler and sources; does not run frozen
     "torch._inductor",  # its code generators
-    "torch._export",  # exported programs
     "torch.onnx",  # writes ONNX files
     "torch.utils.tensorboard",  # training logs
     "torch.utils.benchmark",  # timers that compile C++
@@ -28,7 +27,7 @@ excludedimports = [
     "matplotlib",  # plots of torch.ao
     "IPython",
     "pytest",
-    "unittest.mock",
+    "mpmath",  # sympy's
 ]
 _TEST_LIBRARIES = (
     "_test.so",
