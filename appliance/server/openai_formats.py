@@ -72,8 +72,12 @@ class ChatFormat:
         self._identity = identity
         self._logprobs = logprobs
         self._begun: set[int] = set()
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
 
     def encode(self, event: TextEvent) -> bytes:
+        if isinstance(event, TextDelta) and event.index in self._begun and self._logprobs is None:
+            head, tail = self._frames.get(event.index) or self._frame(event.index)
+            return b"%b%b%b" % (head, _encode(event.text), tail)
         opening = b""
         if event.index not in self._begun:
             self._begun.add(event.index)
@@ -101,6 +105,13 @@ class ChatFormat:
                 usage=usage_of(usage),
             )
         )
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        """What stands around the text in every chunk of plain content: nearly all chunks there are."""
+        empty = self._chunk(ChatChunkChoice(index=index, delta=Delta(content="")))
+        head, _, tail = empty.rpartition(b'"content":""')
+        self._frames[index] = (head + b'"content":', tail)
+        return self._frames[index]
 
     def _choice(self, event: TextEvent) -> ChatChunkChoice | None:
         logprobs = None
