@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from appliance.errors import BadModelFile, UnsupportedModel
 from appliance.formats.json_file import Json, read_json
+from appliance.formats.packed_linear import PackedLinear, packed_format
+from appliance.formats.packed_tensors import PackedTensors
 from appliance.formats.safetensors import SafetensorsFile, read_safetensors
 from appliance.formats.tensor_file import StoredTensor
 
@@ -42,8 +44,15 @@ class HFFolder:
         self._shard_of: Mapping[str, SafetensorsFile] = {
             name: shard for shard in shards.values() for name in shard.tensors
         }
+        stored = {name: shard.tensors[name] for name, shard in self._shard_of.items()}
+        quantization = self.find("quantization_config")
+        self._packed = (
+            PackedTensors(packed_format(quantization), stored, self._stored_raw)
+            if isinstance(quantization, Mapping)
+            else None
+        )
         self.tensors: Mapping[str, StoredTensor] = MappingProxyType(
-            {name: shard.tensors[name] for name, shard in self._shard_of.items()}
+            self._packed.tensors() if self._packed else stored
         )
 
     def tensor(self, name: str) -> StoredTensor:
@@ -54,11 +63,19 @@ class HFFolder:
         return tensor
 
     def raw(self, name: str) -> NDArray[np.uint8]:
-        """Return a read-only view (rows, row_bytes) of a tensor's bytes. Raises BadModelFile if absent."""
+        """Return a tensor's bytes (rows, row_bytes): a read-only view, or an unpacked matrix of its own.
+
+        Raises BadModelFile if it is absent.
+        """
         self.tensor(name)
-        if name not in self._shard_of:
-            raise ValueError(f"'{self.path.name}' is closed")
-        return self._shard_of[name].raw(name)
+        packed = self.packed(name)
+        return self._stored_raw(name) if packed is None else packed.dense().view(np.uint8)
+
+    def packed(self, name: str) -> PackedLinear | None:
+        """Return an AWQ or GPTQ matrix in its integers, None for a plain tensor. Raises BadModelFile."""
+        if self._packed is None or name not in self._packed:
+            return None
+        return self._packed.read(name)
 
     def metadata_int(self, key: str, default: int | None = None) -> int:
         """Return an integer. Raises BadModelFile if it is missing with no default, or of another type."""
@@ -110,6 +127,11 @@ class HFFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _stored_raw(self, name: str) -> NDArray[np.uint8]:
+        if name not in self._shard_of:
+            raise ValueError(f"'{self.path.name}' is closed")
+        return self._shard_of[name].raw(name)
 
     def _present(self, key: str, default: object) -> Any:  # Any: JSON
         value = self.find(key)

@@ -49,16 +49,24 @@ def read_q3_k(raw: Bytes, out: Floats) -> None:
 
 def read_q4_k(raw: Bytes, out: Floats) -> None:
     """x = (d * scale) * q - (m * minimum), per 32; scale and minimum have 6 bits, q has 4."""
-    blocks = raw.view(_Q4)[:, 0]
-    _fill_six_bit(out, blocks, (blocks["q"] >> _PAIRS) & np.uint8(15))
+    quants, scales, minima = six_bit_groups(raw, has_fifth_bit=False)
+    _fill(out, quants, scales, minimum=minima)
 
 
 def read_q5_k(raw: Bytes, out: Floats) -> None:
     """As Q4_K, with a fifth bit of q that lies apart."""
-    blocks = raw.view(_Q5)[:, 0]
+    quants, scales, minima = six_bit_groups(raw, has_fifth_bit=True)
+    _fill(out, quants, scales, minimum=minima)
+
+
+def six_bit_groups(raw: Bytes, *, has_fifth_bit: bool) -> tuple[Bytes, Floats, Floats]:
+    """Return quants (blocks, 256), and the scales and minima (blocks, 8) of Q4_K or Q5_K blocks."""
+    blocks = raw.view(_Q5 if has_fifth_bit else _Q4)[:, 0]
     quants = ((blocks["q"] >> _PAIRS) & np.uint8(15)).reshape(-1, 256)
-    quants |= ((blocks["high"] >> _BITS) & np.uint8(1)).reshape(-1, 256) << np.uint8(4)
-    _fill_six_bit(out, blocks, quants)
+    if has_fifth_bit:
+        quants |= ((blocks["high"] >> _BITS) & np.uint8(1)).reshape(-1, 256) << np.uint8(4)
+    scales, minima = _six_bit_scales(blocks["scales"])
+    return quants, _times(blocks["d"], scales), _times(blocks["m"], minima)
 
 
 def read_q6_k(raw: Bytes, out: Floats) -> None:
@@ -69,7 +77,7 @@ def read_q6_k(raw: Bytes, out: Floats) -> None:
     _fill(out, quants.view(np.int8) - np.int8(32), _times(blocks["d"], blocks["scales"]))
 
 
-def six_bit_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
+def _six_bit_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
     """Return the 8 scales and 8 minima in 12 bytes (blocks, 3, 4).
 
     The first four of each lie in the lower six bits of rows 0 and 1; of the others the lower four bits lie in
@@ -83,11 +91,6 @@ def six_bit_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
         np.concatenate((scales & six, later_scales), axis=1),
         np.concatenate((minima & six, later_minima), axis=1),
     )
-
-
-def _fill_six_bit(out: Floats, blocks: "NDArray[np.void]", quants: Bytes) -> None:
-    scales, minima = six_bit_scales(blocks["scales"])
-    _fill(out, quants, _times(blocks["d"], scales), minimum=_times(blocks["m"], minima))
 
 
 def _times(factor: "NDArray[np.float16]", items: "NDArray[np.integer]") -> Floats:

@@ -31,7 +31,26 @@ def unpack_nibbles(packed: Bytes, out: "NDArray[np.generic]") -> None:
     out[..., half:] = packed >> np.uint8(4)
 
 
-def five_bits(blocks: "NDArray[np.void]") -> Bytes:
+def q5_0_codes(raw: Bytes) -> NDArray[np.int8]:
+    """Return the signed quants (blocks, 32) of Q5_0 blocks."""
+    return _five_bits(raw.view(_Q5_0)[:, 0]).view(np.int8) - np.int8(16)
+
+
+def q5_1_groups(raw: Bytes) -> tuple[Bytes, Floats, Floats]:
+    """Return quants (blocks, 32), and the scale and minimum (blocks, 1) of Q5_1 blocks."""
+    blocks = raw.view(_Q5_1)[:, 0]
+    scales, minima = (blocks[field].astype(np.float32)[:, None] for field in ("d", "m"))
+    return _five_bits(blocks), scales, minima
+
+
+def iq4_nl_codes(raw: Bytes) -> NDArray[np.int8]:
+    """Return the values (blocks, 32) that IQ4_NL blocks multiply with their scale."""
+    codes = np.empty((len(raw), 32), np.float32)
+    _look_up(_NON_LINEAR, raw.view(_IQ4_NL)[:, 0]["q"], codes)
+    return codes.astype(np.int8)
+
+
+def _five_bits(blocks: "NDArray[np.void]") -> Bytes:
     """Return the quants (blocks, 32) whose fifth bits lie apart."""
     quants = np.empty((len(blocks), 32), np.uint8)
     unpack_nibbles(blocks["q"], quants)
@@ -42,7 +61,7 @@ def five_bits(blocks: "NDArray[np.void]") -> Bytes:
 def read_q5_0(raw: Bytes, out: Floats) -> None:
     """x = d * (q - 16)."""
     blocks = raw.view(_Q5_0)[:, 0]
-    out[...] = five_bits(blocks)
+    out[...] = _five_bits(blocks)
     out -= np.float32(16)
     out *= blocks["d"].astype(np.float32)[:, None]
 
@@ -50,7 +69,7 @@ def read_q5_0(raw: Bytes, out: Floats) -> None:
 def read_q5_1(raw: Bytes, out: Floats) -> None:
     """x = d * q + m."""
     blocks = raw.view(_Q5_1)[:, 0]
-    out[...] = five_bits(blocks)
+    out[...] = _five_bits(blocks)
     out *= blocks["d"].astype(np.float32)[:, None]
     out += blocks["m"].astype(np.float32)[:, None]
 

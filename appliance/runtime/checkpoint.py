@@ -4,8 +4,9 @@ Knows what both kinds of file do to them: fused matrices, stacked experts, rows 
 norms stored less one. Whoever loads weights asks here, and at the end for what nobody asked for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from appliance.formats.dequantize import dequantize, dequantize_rows
 from appliance.formats.ggml_types import GGMLType
 from appliance.formats.gguf import GGUFFile
 from appliance.formats.hf_folder import HFFolder
+from appliance.formats.packed_linear import PackedLinear
+from appliance.formats.regroup import AffineGroups, affine_groups
 from appliance.formats.tensor_file import TensorFile
 from appliance.model.architectures import Architecture, TensorFacts
 from appliance.model.config import ModelConfig, NormPlacement, QKNorm
@@ -37,14 +40,28 @@ _ROOTS = ("model.", "language_model.model.", "model.language_model.")
 ModelFile = GGUFFile | HFFolder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Consecutive rows of one tensor as they lie in the file; `order[i]` is the row that becomes row i."""
+    """Consecutive rows of one tensor as they lie in the file; `order[i]` is the row that becomes row i.
 
-    raw: Bytes  # (rows, row_bytes)
+    `load` is called for the bytes when somebody asks: those of an AWQ or GPTQ matrix must be unpacked first.
+    """
+
+    load: Callable[[], Bytes]
     type: GGMLType
     num_columns: int
     order: RowOrder | None = None
+    packed: Callable[[], PackedLinear | None] = lambda: None
+
+    @cached_property
+    def raw(self) -> Bytes:
+        """The bytes, (rows, row_bytes)."""
+        return self.load()
+
+    def affine(self) -> AffineGroups | None:
+        """The rows as integers with a scale and a minimum per 32 columns, where they have that form."""
+        packed = self.packed()
+        return affine_groups(self.raw, self.type) if packed is None else packed.affine()
 
     def read(self, start: int, end: int) -> NDArray[np.float32]:
         """Rows `start` to `end`, in order, as float32."""
@@ -137,7 +154,9 @@ class Checkpoint:
             first, leading = expert * num_rows, (self._num_experts(), num_rows)
         self._check(name, (*leading, num_columns))
         return Rows(
-            raw=self._file.raw(name)[first : first + num_rows],
+            load=lambda: self._file.raw(name)[first : first + num_rows],
+            # A fused matrix is read as plain rows.
+            packed=lambda: self._packed(name) if total == num_rows else None,
             type=self._file.tensor(name).type,
             num_columns=num_columns,
             order=self._order(slot, layer),
@@ -182,6 +201,9 @@ class Checkpoint:
                 f"the file holds {len(unused)} tensors that this architecture does not use, "
                 f"such as '{unused[0]}'"
             )
+
+    def _packed(self, name: str) -> PackedLinear | None:
+        return self._file.packed(name) if isinstance(self._file, HFFolder) else None
 
     def _num_experts(self) -> int:
         return self._config.experts.num_experts if self._config.experts else 0

@@ -18,11 +18,26 @@ from kernels.cpu.native import NativeModelBuilder
 _KV_DTYPES = {"auto": torch.bfloat16, "bf16": torch.bfloat16, "int8": torch.int8}
 # A packaged build brings the library under this name, without the key that a compiled one has.
 SHIPPED_NAME = "libappliance_cpu"
-_FOUR_BIT = (GGMLType.Q4_0, GGMLType.Q4_1)
+_FOUR_BIT = (GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K)
 # One matrix of every layer speaks for all, in either kind of file.
 _LINEAR_NAMES = ("attn_output.weight", "self_attn.o_proj.weight")
 # Bytes per parameter, scales included.
 _BYTES_PER_PARAMETER = {"int8": 1.1, "bf16": 2.0, "f32": 4.0}
+
+
+# Bytes per element of types that are not held as they lie in the file; 1.1 is 8 bits with scales.
+_HELD_BYTES = {
+    GGMLType.Q5_0: 1.1,
+    GGMLType.Q5_1: 1.25,
+    GGMLType.Q2_K: 1.1,
+    GGMLType.Q3_K: 1.1,
+    GGMLType.Q4_K: 0.75,
+    GGMLType.Q5_K: 1.25,
+    GGMLType.Q6_K: 1.1,
+    GGMLType.IQ4_NL: 1.1,
+    GGMLType.IQ4_XS: 1.1,
+    GGMLType.MXFP4: 1.1,
+}
 
 
 class NotNative(Exception):
@@ -47,19 +62,30 @@ def plan_native(file: ModelFile, precision: str, kv_dtype: str) -> NativePlan:
     linear_types = {file.tensor(name).type for name in file.tensors if name.endswith(_LINEAR_NAMES)}
     is_four_bit = bool(linear_types) and linear_types.issubset(_FOUR_BIT)
     if precision == "int4" and not is_four_bit:
-        raise NotNative("int4 needs a file that is quantized to Q4_0 or Q4_1")
+        raise NotNative("int4 needs a file that is quantized to Q4_0, Q4_1 or Q4_K")
     chosen = "auto" if precision == "int4" else precision
     if chosen not in PLANS:
         raise NotNative(f"it runs the precisions auto, f32, bf16, int8 and int4, not {precision}")
     num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
     keeps_blocks = chosen == "auto"
     kv_type = _KV_DTYPES[kv_dtype]
+    dense_bytes = 0 if keeps_blocks else int(num_parameters * _BYTES_PER_PARAMETER[chosen])
     return NativePlan(
         packing=PLANS[chosen],
         precision=_own_precision(linear_types) if keeps_blocks else chosen,
         kv_dtype="int8" if kv_type == torch.int8 else "bf16",
         kv_type=kv_type,
-        weights_bytes=file.size_bytes if keeps_blocks else int(num_parameters * _BYTES_PER_PARAMETER[chosen]),
+        weights_bytes=_kept_bytes(file)
+        if keeps_blocks
+        else int(num_parameters * _BYTES_PER_PARAMETER[chosen]),
+    )
+
+
+def _kept_bytes(file: ModelFile) -> int:
+    """What the file's own values take once packed, at most: some grow to the next form that kernels take."""
+    return sum(
+        max(tensor.num_bytes, int(tensor.num_elements * _HELD_BYTES.get(tensor.type, 0)))
+        for tensor in file.tensors.values()
     )
 
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from appliance.formats.dequantize import dequantize_rows
 from appliance.formats.ggml_types import GGMLType
+from appliance.formats.regroup import as_q8_0
 from appliance.model.architectures import Architecture
 from appliance.model.config import ModelConfig
 from appliance.model.tensor_names import Slot
@@ -51,9 +52,10 @@ _NORMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingPlan:
-    """How matrices are held: `linear` and `table` (embedding and head); None keeps the file's own blocks.
+    """How matrices are held: `linear` and `table` (embedding and head); None keeps the file's own values.
 
-    Elements that are not quantized in the file become `linear_default` and `table_default` then.
+    Elements that are not quantized in the file become `linear_default` and `table_default` then. Quantized
+    ones whose values no kernel takes as they are become 8 bits in groups of 32, in a table `table_default`.
     """
 
     linear: Kind | None
@@ -104,21 +106,35 @@ class NativeWeightLoader:
     def _table(self, source: Checkpoint, slot: Slot) -> None:
         kind, default = self._plan.table, self._plan.table_default
         rows, stored = _as_stored(source.rows(slot), kind)
-        self._builder.set_linear(_TABLES[slot], 0, rows, stored, kind=_kind(kind, default, stored))
+        is_plain = kind is None and stored in _ELEMENT_TYPES
+        self._builder.set_linear(_TABLES[slot], 0, rows, stored, kind=default if is_plain else kind)
 
     def _linear(self, source: Checkpoint, slot: Slot, role: Role, layer: int) -> None:
-        kind, default = self._plan.linear, self._plan.linear_default
-        matrix = source.rows(slot, layer)
-        rows, stored = _as_stored(matrix, kind)
-        self._builder.set_linear(
-            role,
-            layer,
-            rows,
-            stored,
-            kind=_kind(kind, default, stored),
-            order=None if matrix.order is None else matrix.order.astype(np.int32),
-            bias=source.bias(slot, layer),
-        )
+        matrix, bias = source.rows(slot, layer), source.bias(slot, layer)
+        order = None if matrix.order is None else matrix.order.astype(np.int32)
+        affine = matrix.affine() if self._plan.linear is None else None
+        if affine is not None:
+            self._builder.set_linear(
+                role,
+                layer,
+                affine.quants,
+                Source.AFFINE,
+                kind=Kind.AFFINE4 if affine.num_bits == 4 else Kind.AFFINE8,
+                scales=affine.scales,
+                minima=affine.minima,
+                order=order,
+                bias=bias,
+            )
+            return
+        rows, stored = _as_stored(matrix, self._plan.linear)
+        kind = self._linear_kind(matrix.type, stored)
+        self._builder.set_linear(role, layer, rows, stored, kind=kind, order=order, bias=bias)
+
+    def _linear_kind(self, file_type: GGMLType, stored: Source) -> Kind | None:
+        """The kind to pack as; None keeps quantized blocks as they are."""
+        if self._plan.linear is not None or stored not in _ELEMENT_TYPES:
+            return self._plan.linear
+        return self._plan.linear_default if file_type in _SOURCES else Kind.GROUP8
 
     def _experts(self, source: Checkpoint, layer: int, num_experts: int) -> None:
         router = source.rows(Slot.ROUTER, layer)
@@ -140,13 +156,9 @@ def _as_stored(matrix: Rows, kind: Kind | None) -> tuple[NDArray[np.generic], So
         return elements, source
     if source is not None and kind is None:
         return matrix.raw, source
+    blocks = as_q8_0(matrix.raw, matrix.type) if kind is None else None
+    if blocks is not None:
+        return blocks, Source.Q8_0
     values = np.empty((len(matrix.raw), matrix.num_columns), np.float32)
     dequantize_rows(matrix.raw, matrix.type, values)
     return values, Source.F32
-
-
-def _kind(wanted: Kind | None, default: Kind, source: Source) -> Kind | None:
-    """The kind to pack as; None keeps quantized blocks as they are."""
-    if wanted is None and source in _ELEMENT_TYPES:
-        return default
-    return wanted
