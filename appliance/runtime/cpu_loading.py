@@ -75,9 +75,7 @@ def plan_native(file: ModelFile, precision: str, kv_dtype: str) -> NativePlan:
         precision=_own_precision(linear_types) if keeps_blocks else chosen,
         kv_dtype="int8" if kv_type == torch.int8 else "bf16",
         kv_type=kv_type,
-        weights_bytes=_kept_bytes(file)
-        if keeps_blocks
-        else int(num_parameters * _BYTES_PER_PARAMETER[chosen]),
+        weights_bytes=_kept_bytes(file) if keeps_blocks else dense_bytes,
     )
 
 

@@ -141,11 +141,12 @@ class NativeWeightLoader:
         # A choice between near equals must not turn on a rounded weight.
         values = router.read(0, len(router.raw))
         self._builder.set_linear(Role.ROUTER, layer, values, Source.F32, kind=Kind.F32)
-        kind, default = self._plan.linear, self._plan.linear_default
         for slot, role in _EXPERTS.items():
             for expert in range(num_experts):
-                rows, stored = _as_stored(source.rows(slot, layer, expert), kind)
-                self._builder.set_expert(role, layer, expert, rows, stored, kind=_kind(kind, default, stored))
+                matrix = source.rows(slot, layer, expert)
+                rows, stored = _as_stored(matrix, self._plan.linear)
+                kind = self._linear_kind(matrix.type, stored)
+                self._builder.set_expert(role, layer, expert, rows, stored, kind=kind)
 
 
 def _as_stored(matrix: Rows, kind: Kind | None) -> tuple[NDArray[np.generic], Source]:
