@@ -1,7 +1,8 @@
 """How streams and prompts share a step. Knows counts; knows no blocks.
 
 Streams come first. Of the prompts' budget a quarter goes to the prompt that was admitted first, so that each
-one ends; the rest by class, short before long, and in the order of admission.
+one ends; the rest goes to short ones before long ones, in each lane by class, and then in the order of
+admission.
 """
 
 from collections.abc import Sequence as SequenceOf
@@ -52,17 +53,23 @@ def share_out(prompts: SequenceOf[Sequence], budget: int) -> list[tuple[Sequence
 
 
 def has_room(candidate: Sequence, prompts: SequenceOf[Sequence], budget: int) -> bool:
-    """Whether a prompt that starts now would get tokens in this step."""
+    """Whether a prompt may start now: it would get tokens in this step, or is the only one of its rank.
+
+    The latter waits for its turn among the running, where it is first in time: those ahead of it in rank
+    may never leave any budget.
+    """
+    if budget < 1:
+        return False
     rank = _rank(candidate)
     ahead = sum(p.num_uncomputed_tokens for p in prompts if _rank(p) <= rank)
     is_first_behind = bool(prompts) and _rank(prompts[0]) > rank
     kept = _kept(prompts[0], budget) if is_first_behind else 0
-    return ahead + kept < budget
+    return ahead + kept < budget or all(_rank(p) < rank for p in prompts)
 
 
 def _kept(first: Sequence, budget: int) -> int:
     return min(first.num_uncomputed_tokens, -(-budget // _PARTS))
 
 
-def _rank(sequence: Sequence) -> tuple[int, bool]:
-    return _CLASS_RANK[sequence.service_class], sequence.lane is Lane.LONG
+def _rank(sequence: Sequence) -> tuple[bool, int]:
+    return sequence.lane is Lane.LONG, _CLASS_RANK[sequence.service_class]

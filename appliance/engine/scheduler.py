@@ -251,7 +251,7 @@ class Scheduler:
 
     def _prompt_budget(self, streams: list[Sequence], prompts: list[Sequence]) -> int:
         if prompts or self.waiting:
-            self.prompt_budget = self._budget.prompt_tokens(streams, prompts)
+            self.prompt_budget = self._budget.prompt_tokens(streams, prompts, num_waiting=self.num_waiting)
         return self.prompt_budget
 
     def _admit(self, prompts: list[Sequence], budget: int, now_s: float) -> None:
@@ -266,13 +266,19 @@ class Scheduler:
 
     def _next_start(self, prompts: list[Sequence], budget: int, now_s: float) -> Sequence | None:
         """The best candidate that gets tokens and blocks, its blocks claimed."""
-        for sequence in self._order.candidates(self.waiting, now_s, num_running=len(self._running)):
+        num_running = len(self._running)
+        candidates = self._order.candidates(
+            self.waiting, now_s, num_running=num_running, num_places=self.max_sequences - num_running
+        )
+        for sequence, is_urgent in candidates:
             if not has_room(sequence, prompts, budget):
                 continue
-            num_left_over = self._headroom.reserve(self._running.values(), self.pool)
+            num_left_over = self._headroom.reserve(sequence, self._running.values(), self.pool)
             if self._tables.claim(sequence, num_left_over=num_left_over):
                 return sequence
             self._is_short_of_blocks = True
+            if is_urgent:
+                return None
         return None
 
     def _start(self, sequence: Sequence, now_s: float) -> None:
@@ -346,7 +352,6 @@ class Scheduler:
     def _note_token(self, sequence: Sequence, now_s: float) -> None:
         if sequence.first_token_s is None:
             sequence.first_token_s = now_s
-            self._order.first_token(sequence, now_s)
         sequence.last_token_s = now_s
 
     def _take(self, sequence: Sequence, token_ids: tuple[int, ...]) -> None:

@@ -7,7 +7,8 @@ _SCALES = (1.0, 1 / 64, 1 / 8, 1 / 2**13, 1 / 2**17)
 _NUM_FEATURES = len(_SCALES)
 _FORGETTING = 0.995  # of the weight of older steps, at each new one: about 200 steps count
 _RIDGE = 1e-3
-_SWEEPS = 3  # from the last solution it is a small way
+_MOST_SWEEPS, _SETTLED = 100, 1e-3  # from the last solution it is a short way
+_SOLVE_EVERY = 8  # steps, where nobody asks for a prediction
 _OUTLIER = 3.0  # a step this many times slower than expected counts for less: something else was going on
 
 
@@ -16,18 +17,18 @@ class StepLoad:
     """What a step's time depends on."""
 
     num_streams: int = 0  # sequences with one new token
-    stream_context: int = 0  # tokens that those read back, all together
+    context_tokens: int = 0  # tokens of earlier steps that are read back, once for each sequence
     prompt_tokens: int = 0
     prompt_pairs: int = 0  # of a prompt's new token and a token before it
 
     @property
     def features(self) -> tuple[float, ...]:
-        raw = (1, self.prompt_tokens, self.num_streams, self.stream_context, self.prompt_pairs)
+        raw = (1, self.prompt_tokens, self.num_streams, self.context_tokens, self.prompt_pairs)
         return tuple(value * scale for value, scale in zip(raw, _SCALES, strict=True))
 
 
 class StepTimeModel:
-    """Seconds = fixed + a * prompt tokens + b * streams + c * their context + d * prompt pairs, all >= 0.
+    """Seconds = fixed + a * prompt tokens + b * streams + c * context tokens + d * prompt pairs, all >= 0.
 
     Least squares with exponential forgetting over the normal equations, solved by coordinate descent that
     keeps every coefficient from going below zero (Franc, Hlavac, Navara 2005).
@@ -37,26 +38,44 @@ class StepTimeModel:
         self._gram = [[_RIDGE if i == j else 0.0 for j in range(_NUM_FEATURES)] for i in range(_NUM_FEATURES)]
         self._moments = [0.0] * _NUM_FEATURES
         self._coefficients = [0.0] * _NUM_FEATURES
+        self._is_solved = True
         self.num_observed = 0
 
     def predict_s(self, load: StepLoad) -> float:
+        """Seconds that a step of this load is expected to take."""
+        self._solve()
+        return self._expected_s(load)
+
+    def _expected_s(self, load: StepLoad) -> float:
         return sum(c * x for c, x in zip(self._coefficients, load.features, strict=True))
 
     def observe(self, load: StepLoad, step_s: float) -> None:
         """Learn from one step."""
-        expected_s = self.predict_s(load)
+        if self.num_observed % _SOLVE_EVERY == 0:
+            self._solve()
+        expected_s = self._expected_s(load)
         is_outlier = self.num_observed >= _NUM_FEATURES and step_s > _OUTLIER * expected_s > 0
         weight = _OUTLIER * expected_s / step_s if is_outlier else 1.0
         self.num_observed += 1
         features = load.features
         for i, x in enumerate(features):
-            row = self._gram[i]
+            row, share = self._gram[i], weight * x
             for j, y in enumerate(features):
-                row[j] = _FORGETTING * row[j] + weight * x * y
+                row[j] = _FORGETTING * row[j] + share * y
             row[i] += (1 - _FORGETTING) * _RIDGE  # what is forgotten of the ridge
             self._moments[i] = _FORGETTING * self._moments[i] + weight * x * step_s
-        for _ in range(_SWEEPS):
+        self._is_solved = False
+
+    def _solve(self) -> None:
+        if self._is_solved:
+            return
+        self._is_solved = True
+        for _ in range(_MOST_SWEEPS):
+            before = self._coefficients.copy()
             self._sweep()
+            change = sum(abs(new - old) for new, old in zip(self._coefficients, before, strict=True))
+            if change <= _SETTLED * sum(before):
+                return
 
     def _sweep(self) -> None:
         coefficients = self._coefficients

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from appliance.engine.admission_window import AdmissionWindows
-from appliance.engine.policy import FairOrder
+from appliance.engine.policy import Candidate, FairOrder
 from appliance.engine.sequence import Lane, SamplingParams, Sequence, SequenceId, ServiceClass
 from appliance.engine.waiting_queue import WaitingQueue
 
@@ -19,6 +19,7 @@ class Queue:
         self.order = order
         self.waiting = WaitingQueue()
         self.num_added = 0
+        self.num_places = 100
 
     def add(
         self,
@@ -44,7 +45,12 @@ class Queue:
         return sequence
 
     def candidates(self, now_s: float = 0.0, *, num_running: int = 1) -> list[Sequence]:
-        return list(self.order.candidates(self.waiting, now_s, num_running=num_running))
+        return [
+            candidate.sequence
+            for candidate in self.order.candidates(
+                self.waiting, now_s, num_running=num_running, num_places=self.num_places
+            )
+        ]
 
     def start(self, now_s: float = 0.0) -> Sequence:
         sequence = self.candidates(now_s)[0]
@@ -55,7 +61,7 @@ class Queue:
 
 def test_classes_start_five_to_three_to_one_by_work() -> None:
     queue = Queue(FairOrder())
-    for _ in range(300):
+    for _ in range(3000):
         queue.add(GOLD, work=10)
         queue.add(SILVER, work=10)
         queue.add(BRONZE, work=10)
@@ -75,16 +81,31 @@ def test_lanes_of_a_class_start_three_to_one_by_work() -> None:
     assert work[Lane.SHORT] / work[Lane.LONG] == pytest.approx(3.0, rel=0.03)
 
 
-def test_a_class_that_comes_back_has_saved_up_nothing() -> None:
+def test_a_class_that_stays_below_its_share_goes_first_but_cannot_save_up_much() -> None:
     queue = Queue(FairOrder())
+    for _ in range(200):
+        queue.add(SILVER, work=900)
     for _ in range(100):
-        queue.add(SILVER)
-    for _ in range(50):
         queue.start()
-    for _ in range(50):
-        queue.add(BRONZE)
-    started = Counter(queue.start().service_class for _ in range(20))
-    assert started[BRONZE] in (5, 6)  # not the 17 that it would have had of 70
+    for _ in range(100):
+        queue.add(BRONZE, work=900)
+    started = [queue.start().service_class for _ in range(60)]
+    assert set(started[:2]) == {BRONZE}  # 2000 tokens were saved up
+    assert started[10:].count(BRONZE) in range(10, 16)  # from then on a quarter
+
+
+def test_the_last_places_are_kept_for_the_best_class_seen_lately() -> None:
+    queue = Queue(FairOrder())
+    queue.num_places = 4
+    queue.add(GOLD)
+    assert queue.start(0.0).service_class is GOLD
+    silver, gold = queue.add(SILVER), queue.add(GOLD)
+    assert queue.candidates(1.0, num_running=28) == [gold]
+    assert set(map(id, queue.candidates(100.0, num_running=28))) >= {id(gold)}
+    queue.waiting.discard(gold)
+    assert queue.candidates(1.0, num_running=28) == []
+    assert queue.candidates(1.0, num_running=27) == [silver]
+    assert queue.candidates(1.0, num_running=0) == [silver]
 
 
 def test_within_a_group_the_first_come_is_the_first_served() -> None:
@@ -93,12 +114,13 @@ def test_within_a_group_the_first_come_is_the_first_served() -> None:
     assert [queue.start() for _ in sequences] == sequences
 
 
-def test_one_in_front_goes_before_all_and_nobody_may_overtake_it() -> None:
+def test_one_in_front_goes_before_all_and_blocks_are_kept_for_it() -> None:
     queue = Queue(FairOrder())
     queue.add(GOLD)
     preempted = queue.add(BRONZE)
     queue.waiting.add_first(preempted)
-    assert queue.candidates() == [preempted]
+    first = next(iter(queue.order.candidates(queue.waiting, 0.0, num_running=1, num_places=9)))
+    assert first == Candidate(preempted, is_urgent=True)
 
 
 def test_whoever_does_not_fit_may_be_overtaken_by_another_group() -> None:
@@ -157,7 +179,7 @@ def test_windows_hold_nobody_back_where_nothing_runs_or_one_class_waits() -> Non
 def test_a_window_shrinks_while_its_target_is_missed_and_rests_after() -> None:
     windows = AdmissionWindows()
     base_s = windows.width_s(GOLD)
-    windows.first_token(GOLD, 50.0, now_s=100.0)
+    windows.admitted(GOLD, 50.0, now_s=100.0)
     for step in range(10):
         windows.adapt(GOLD, 100.0 + step, backlog=0.0)
     assert windows.width_s(GOLD) == pytest.approx(base_s / 8)
