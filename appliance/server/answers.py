@@ -155,8 +155,12 @@ class Answer:
             parts.append(self._format.encode_error(error))
         elif self._group.is_done:
             parts.append(self._format.close(self._group.usage))
-        await writer.write(b"".join(parts))
+        await writer.write(b"".join(parts), news="" if parts else self._queue_news())
         self._group.sent(events)
+
+    def _queue_news(self) -> str:
+        place = self._group.queue_place
+        return f"queued {place.position} of {place.total}" if place else ""
 
 
 def _bad_end(events: list[TextEvent]) -> ApplianceError | None:

@@ -5,12 +5,14 @@ events in the order of their making.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from appliance.engine.batch import FailureKind, StepFailure
-from appliance.engine.sequence import FinishReason, SamplingParams
+from appliance.engine.sequence import FinishReason, SamplingParams, ServiceClass
 from appliance.engine.stream import FinishEvent, TokenEvent, TokenStream
+from appliance.engine.waiting_queue import QueuePlace
 from appliance.errors import ApplianceError, DeadlinePassed, GenerationFailed, NotReady, PromptTooLong
 from appliance.model_pool import ResidentModel
 from appliance.observe.latency import LatencyRecorder, SequenceTiming
@@ -56,8 +58,10 @@ class Generation:
         text: OutputText,
         timing: SequenceTiming,
         deadline_s: float | None,
+        queue_place: Callable[[], QueuePlace | None] = lambda: None,
     ) -> None:
         self.index = index
+        self.queue_place = queue_place
         self.timing = timing
         self._stream = stream
         self._text = text
@@ -116,7 +120,7 @@ def _error_of(reason: FinishReason, finish: FinishEvent, deadline_s: float | Non
                 f"the answer was ended after {finish.num_output_tokens} tokens because its reader fell too "
                 "far behind; read the stream as it comes, or ask for fewer choices or log-probabilities"
             )
-        case FinishReason.DEADLINE:
+        case FinishReason.DEADLINE if finish.num_output_tokens == 0:
             return DeadlinePassed(waited_s=finish.queue_s, deadline_s=deadline_s or finish.queue_s)
         case FinishReason.ABORT:
             return NotReady("the answer was ended because the appliance is stopping; ask again later")
@@ -159,6 +163,11 @@ class GenerationGroup:
     @property
     def tpot_s(self) -> float | None:
         return self._generations[0].timing.tpot_s
+
+    @property
+    def queue_place(self) -> QueuePlace | None:
+        """Where the request stands while it waits: its first choice, which the others follow."""
+        return self._generations[0].queue_place()
 
     @property
     def ends(self) -> tuple[TextEnd, ...]:
@@ -243,6 +252,8 @@ def start_generations(
     deadline_s: float | None,
     prompt_field: str,
     cache_salt: str = "",
+    service_class: ServiceClass = ServiceClass.SILVER,
+    end_within_s: float | None = None,
 ) -> GenerationGroup:
     """Submit every request to the model's engine, or none of them.
 
@@ -262,6 +273,8 @@ def start_generations(
                 constraints=[choice.grammar.start() if choice.grammar else None for choice in choices],
                 deadline_s=deadline_s,
                 cache_salt=cache_salt,
+                service_class=service_class,
+                end_within_s=end_within_s,
             )
     except ApplianceError as error:
         for stream in streams:
@@ -276,6 +289,7 @@ def start_generations(
             text=OutputText(model.tokenizer, request.stop, index=index, rules=request.rules),
             timing=SequenceTiming(latency, received_s=received_s),
             deadline_s=deadline_s,
+            queue_place=partial(model.engine.queue_place, stream.sequence_id),
         )
         for index, (request, stream) in enumerate(zip(requests, streams, strict=True))
     ]

@@ -12,7 +12,7 @@ from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
-from appliance.engine.sequence import SamplingParams
+from appliance.engine.sequence import SamplingParams, ServiceClass
 from appliance.model_pool import ResidentModel
 from appliance.server.answers import Answer, AnswerFormat
 from appliance.server.appliance_state import ApplianceState
@@ -27,6 +27,7 @@ from appliance.server.openai_output import content_grammar
 from appliance.server.openai_params import (
     best_of,
     chat_params,
+    checked_deadline,
     completion_params,
     for_choice,
     num_choices,
@@ -42,6 +43,7 @@ from appliance.server.openai_schemas import (
     SamplingFields,
 )
 from appliance.server.request_body import BodyDecoder, read_body
+from appliance.server.service_tier import served_tier, service_class
 from appliance.text.constraints import CompiledGrammar
 
 _LOOK = (HttpMethod.GET, HttpMethod.HEAD)
@@ -55,6 +57,8 @@ class Arrival:
     received_s: float
     prompt_field: str
     cache_salt: str  # prompts share computed blocks only under the same one
+    service_class: ServiceClass
+    end_within_s: float | None
 
 
 class OpenAI:
@@ -83,6 +87,8 @@ class OpenAI:
             received_s=received_s,
             prompt_field="messages",
             cache_salt=cache_salt(request.scope, wanted),
+            service_class=service_class(wanted.service_tier),
+            end_within_s=checked_deadline(wanted),
         )
         requests = [
             GenerationRequest(
@@ -123,6 +129,8 @@ class OpenAI:
             received_s=received_s,
             prompt_field="prompt",
             cache_salt=cache_salt(request.scope, wanted),
+            service_class=service_class(wanted.service_tier),
+            end_within_s=checked_deadline(wanted),
         )
         group = self._start(
             arrival, _requests(prompts, num_per_prompt, params, stop, grammar), num_per_prompt
@@ -141,6 +149,8 @@ class OpenAI:
             deadline_s=self._state.limits.deadline_s,
             prompt_field=arrival.prompt_field,
             cache_salt=arrival.cache_salt,
+            service_class=arrival.service_class,
+            end_within_s=arrival.end_within_s,
         )
 
     def _answer(
@@ -206,7 +216,12 @@ def _requests(
 
 def _identity(prefix: str, model: ResidentModel, wanted: SamplingFields) -> AnswerIdentity:
     request_id = f"{prefix}-{uuid.uuid4().hex}"
-    return new_identity(request_id, model.model_id, wants_usage=wants_usage(wanted))
+    return new_identity(
+        request_id,
+        model.model_id,
+        wants_usage=wants_usage(wanted),
+        service_tier=served_tier(wanted.service_tier),
+    )
 
 
 def _logprob_writer(model: ResidentModel, params: SamplingParams) -> LogprobWriter | None:

@@ -52,6 +52,7 @@ class AnswerIdentity:
     model_id: str
     created: int
     wants_usage: bool  # of a stream
+    service_tier: str | UnsetType = UNSET  # unset where none was asked for
 
     @property
     def usage_placeholder(self) -> UnsetType | None:
@@ -59,9 +60,15 @@ class AnswerIdentity:
         return None if self.wants_usage else UNSET
 
 
-def new_identity(request_id: str, model_id: str, *, wants_usage: bool) -> AnswerIdentity:
+def new_identity(
+    request_id: str, model_id: str, *, wants_usage: bool, service_tier: str | None = None
+) -> AnswerIdentity:
     return AnswerIdentity(
-        request_id=request_id, model_id=model_id, created=int(time.time()), wants_usage=wants_usage
+        request_id=request_id,
+        model_id=model_id,
+        created=int(time.time()),
+        wants_usage=wants_usage,
+        service_tier=UNSET if service_tier is None else service_tier,
     )
 
 
@@ -103,6 +110,7 @@ class ChatFormat:
                 model=identity.model_id,
                 choices=[self._whole_choice(choice) for choice in choices],
                 usage=usage_of(usage),
+                service_tier=identity.service_tier,
             )
         )
 
@@ -151,6 +159,7 @@ class ChatFormat:
             model=identity.model_id,
             choices=choices,
             usage=usage,
+            service_tier=identity.service_tier,
         )
         return sse_data(_encode(chunk))
 
@@ -230,6 +239,7 @@ class CompletionFormat:
                 model=identity.model_id,
                 choices=choices,
                 usage=usage,
+                service_tier=identity.service_tier,
             )
         )
 

@@ -122,6 +122,14 @@ def checked_max_tokens(value: int | None, field: str) -> int | None:
     return value
 
 
+def checked_deadline(request: SamplingFields) -> float | None:
+    """Seconds in which the answer must end. Raises InvalidRequest unless they are more than none."""
+    value = request.deadline
+    if value is not None and value <= 0:
+        raise InvalidRequest(f"'deadline' is {value:g}; it must be above 0 seconds", param="deadline")
+    return value
+
+
 def num_choices(request: SamplingFields, *, num_prompts: int, limit: int) -> int:
     """How many choices each prompt gets. Raises InvalidRequest where they are too many in all."""
     n = _given(request.n, 1)

@@ -99,6 +99,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
+    deadline: float | None = None  # seconds in which the answer must end with what there is
+    service_tier: str | None = None
     # What an answer must look like, under the names that clients of other servers use.
     structured_outputs: StructuredOutputs | None = None
     guided_json: Any = None  # a JSON schema, or its text
@@ -111,7 +113,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     user: Raw = msgspec.field(default_factory=Raw)
     metadata: Raw = msgspec.field(default_factory=Raw)
     store: Raw = msgspec.field(default_factory=Raw)
-    service_tier: Raw = msgspec.field(default_factory=Raw)
     safety_identifier: Raw = msgspec.field(default_factory=Raw)
     prompt_cache_key: Raw = msgspec.field(default_factory=Raw)
 
@@ -222,6 +223,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    service_tier: str | UnsetType = UNSET
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -259,6 +261,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: tuple[ChatChunkChoice, ...]
     usage: Usage | UnsetType | None = UNSET
+    service_tier: str | UnsetType = UNSET
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,6 +280,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: tuple[CompletionChoice, ...]
     usage: Usage | UnsetType | None = UNSET
+    service_tier: str | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,12 +59,15 @@ class StreamWriter:
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
-    async def write(self, data: bytes) -> None:
-        """Send, waiting while the client's buffers are full. Nothing to send and a long silence: a ping."""
+    async def write(self, data: bytes, *, news: str = "") -> None:
+        """Send, waiting while the client's buffers are full. Nothing to send and a long silence: a ping.
+
+        Where the stream has room for comments, a ping tells `news`.
+        """
         if not data:
             if time.monotonic() - self._last_sent_s < 0.9 * self._limits.ping_interval_s:
                 return
-            data = self._kind.ping
+            data = b": %b\n\n" % news.encode() if news and self._kind.ping == PING else self._kind.ping
         self._sending_since_s = time.monotonic()
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._sending_since_s, self._last_sent_s = None, time.monotonic()

@@ -32,7 +32,7 @@ from benchmarks.scheduling.step_table import StepCosts
 GOLD, SILVER, BRONZE = ServiceClass
 BLOCK_SIZE, STEP_TOKENS, CONTEXT = 64, 512, 8192
 HEAD_SIZE, SCALE_BYTES = 64, 4
-PEAK_BLOCKS = 32 * 4  # of 16 tokens: 32 of the brief sequences at their mean length
+PEAK_BLOCKS, PEAK_BLOCK_SIZE = 32 * 16, 4  # 32 of the brief sequences at about their mean length
 ON = Policies()
 CLASS_MIX = {GOLD: 0.2, SILVER: 0.4, BRONZE: 0.4}
 CLASS_SHARES = {GOLD: 5 / 9, SILVER: 3 / 9, BRONZE: 1 / 9}
@@ -220,7 +220,7 @@ def three_times_peak(costs: StepCosts, *, count: int = 100_000) -> Findings:
     figures: dict[str, tuple[float, Outcome, int]] = {}
     for name, policies in (("on", ON), ("off", replace(ON, headroom=0.0))):
         scheduler = make_scheduler(
-            BlockPool(PEAK_BLOCKS, 16),
+            BlockPool(PEAK_BLOCKS, PEAK_BLOCK_SIZE),
             policies,
             max_sequences=96,
             step_tokens=STEP_TOKENS,

@@ -170,3 +170,12 @@ def _static_batch_s(batch: SequenceOf[Request], costs: StepCosts) -> float:
     num_steps = max(r.num_output for r in batch)
     context = sum(r.num_prompt for r in batch) + len(batch) * num_steps / 2
     return prompts_s + num_steps * (costs.step_s + len(batch) * costs.stream_s + context * costs.context_s)
+
+
+def next_tokens(batch: Batch) -> StepResult:
+    """Some token for each sequence that is due one."""
+    outputs = (
+        SequenceOutput(sequence_id=s.sequence_id, token_ids=() if s.sampling is None else (1,))
+        for s in batch.sequences
+    )
+    return StepResult(outputs=tuple(outputs))
