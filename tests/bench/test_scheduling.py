@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -73,4 +73,4 @@ def test_the_report_keeps_what_stands_around_it(tmp_path: Path) -> None:
     assert text.endswith("\nafter\n")
     assert "old" not in text
     assert "**miss**" in text
-    assert ElementTree.fromstring(plot.read_text("utf-8")).tag.endswith("svg")  # our own
+    assert ET.fromstring(plot.read_text("utf-8")).tag.endswith("svg")  # our own
