@@ -59,7 +59,7 @@ def interference_bars(found: Interference) -> tuple[Bar, ...]:
     """The two promises, which pull against each other."""
     return (
         Bar(
-            measure=f"4 streams' gap P99 beside {found.num_prompt_tokens:,} tokens, {found.kv_dtype} KV, real",
+            measure=f"4 streams' P99 gap by {found.num_prompt_tokens:,} tokens, {found.kv_dtype} KV, real",
             on=f"{1e3 * found.itl_p99_beside_s:.0f} ms (P50 {1e3 * found.itl_p50_beside_s:.0f})",
             off=f"{1e3 * found.itl_p99_alone_s:.0f} ms undisturbed (P50 {1e3 * found.itl_p50_alone_s:.0f})",
             result=found.itl_ratio,
