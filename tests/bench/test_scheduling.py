@@ -28,7 +28,7 @@ COSTS = fitted_costs()
 @pytest.mark.parametrize(
     ("scenario", "count"),
     [
-        (continuous_against_static, 250),
+        (continuous_against_static, 600),
         (lanes_against_fifo, 250),
         (three_times_peak, 600),
         (concurrency_in_the_same_memory, 300),
