@@ -22,6 +22,7 @@ from appliance.engine.batch import (
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.block_tables import BlockTables, has_computed_prompt, held_blocks
 from appliance.engine.constraint import ConstraintError
+from appliance.engine.endings import is_late, reason_to_finish
 from appliance.engine.followers import Followers
 from appliance.engine.headroom import Headroom
 from appliance.engine.policy import ArrivalOrder, WaitingOrder
@@ -184,7 +185,7 @@ class Scheduler:
 
     def expire(self, now_s: float) -> list[Sequence]:
         """End, and return, sequences that are late: to start, or to end. No step may be in flight."""
-        late = [s for s in self.live_sequences() if _is_late(s, now_s)]
+        late = [s for s in self.live_sequences() if is_late(s, now_s)]
         for sequence in late:
             self._finish(sequence, FinishReason.DEADLINE)
         return late
@@ -359,7 +360,7 @@ class Scheduler:
         pending = deque(token_ids)
         while pending:
             sequence.token_ids.append(pending.popleft())
-            reason = _reason_to_finish(sequence)
+            reason = reason_to_finish(sequence)
             if reason is not FinishReason.STOP and sequence.constraint is not None:
                 sequence.constraint.advance(sequence.token_ids[-1:])
                 if sequence.constraint.is_done:
@@ -384,20 +385,3 @@ class Scheduler:
         self.waiting.discard(sequence)
         self._followers.discard(sequence.sequence_id)
         self._tables.release(sequence)
-
-
-def _is_late(sequence: Sequence, now_s: float) -> bool:
-    """A fork's wait is over when its request's prompt is begun."""
-    if sequence.end_by_s is not None and now_s >= sequence.end_by_s:
-        return True
-    first = sequence.fork_of or sequence
-    has_started = first.started_s is not None or sequence.started_s is not None
-    return not has_started and sequence.deadline_s is not None and now_s >= sequence.deadline_s
-
-
-def _reason_to_finish(sequence: Sequence) -> FinishReason | None:
-    """Judge the sequence by its last token. A stop token counts only after `min_tokens` others."""
-    params = sequence.params
-    if sequence.token_ids[-1] in params.stop_token_ids and sequence.num_output_tokens > params.min_tokens:
-        return FinishReason.STOP
-    return FinishReason.LENGTH if sequence.num_output_tokens >= sequence.max_output_tokens else None

@@ -1,0 +1,20 @@
+"""When a sequence is over: out of time, or with its last token. Knows no queue."""
+
+from appliance.engine.sequence import FinishReason, Sequence
+
+
+def is_late(sequence: Sequence, now_s: float) -> bool:
+    """A fork's wait is over when its request's prompt is begun."""
+    if sequence.end_by_s is not None and now_s >= sequence.end_by_s:
+        return True
+    first = sequence.fork_of or sequence
+    has_started = first.started_s is not None or sequence.started_s is not None
+    return not has_started and sequence.deadline_s is not None and now_s >= sequence.deadline_s
+
+
+def reason_to_finish(sequence: Sequence) -> FinishReason | None:
+    """Judge the sequence by its last token. A stop token counts only after `min_tokens` others."""
+    params = sequence.params
+    if sequence.token_ids[-1] in params.stop_token_ids and sequence.num_output_tokens > params.min_tokens:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if sequence.num_output_tokens >= sequence.max_output_tokens else None
