@@ -283,14 +283,25 @@ def start_generations(
             error.param = prompt_field
         raise
     generations = [
-        Generation(
-            index=index,
-            stream=stream,
-            text=OutputText(model.tokenizer, request.stop, index=index, rules=request.rules),
-            timing=SequenceTiming(latency, received_s=received_s),
-            deadline_s=deadline_s,
-            queue_place=partial(model.engine.queue_place, stream.sequence_id),
-        )
+        _generation(model, index, request, stream, SequenceTiming(latency, received_s=received_s), deadline_s)
         for index, (request, stream) in enumerate(zip(requests, streams, strict=True))
     ]
     return GenerationGroup(generations, num_per_prompt=num_per_prompt)
+
+
+def _generation(
+    model: ResidentModel,
+    index: int,
+    request: GenerationRequest,
+    stream: TokenStream,
+    timing: SequenceTiming,
+    deadline_s: float | None,
+) -> Generation:
+    return Generation(
+        index=index,
+        stream=stream,
+        text=OutputText(model.tokenizer, request.stop, index=index, rules=request.rules),
+        timing=timing,
+        deadline_s=deadline_s,
+        queue_place=partial(model.engine.queue_place, stream.sequence_id),
+    )
