@@ -79,7 +79,7 @@ def serving(
         env=environment(home, unpack_to),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stderr=None,
     )
     try:
         yield f"http://127.0.0.1:{port}", process
@@ -97,7 +97,7 @@ def get(url: str) -> bytes:
 def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
-        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert process.poll() is None, "it ended; its words are above"
         try:
             get(url)
         except OSError:
