@@ -5,6 +5,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 
 from appliance import __version__
 from appliance.commands import models
@@ -63,10 +64,19 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    # No abbreviations: a flag that is left out of one command would silently mean another one.
+    strict = partial(argparse.ArgumentParser, allow_abbrev=False)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=strict)
     serve = commands.add_parser("serve", help="serve a model, with the dashboard on a terminal")
-    serve.add_argument("model", nargs="?", metavar="MODEL", help="catalogue name, model file or folder")
-    add_settings_flags(serve, leave_out=("model",))
+    # Suppressed: an absent MODEL must not take back what --model gave.
+    serve.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        default=argparse.SUPPRESS,
+        help="catalogue name, model file or folder",
+    )
+    add_settings_flags(serve, leave_out=())
     serve.set_defaults(handler="appliance.commands.serve:serve")
     _add_run(commands.add_parser("run", help="stream one answer to the terminal"))
     for name, help_text, configure, function in (

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from appliance import __version__
-from appliance.__main__ import main, with_default_command
+from appliance.__main__ import build_parser, main, with_default_command
 from formats.gguf_builder import write_tiny_llama
 
 COMMANDS = ("serve", "run", "pull", "list", "show", "rm", "dashboard", "version")
@@ -335,3 +335,17 @@ def test_real_processes_answer_or_refuse(tiny: Path) -> None:
     assert "Listening on http://127.0.0.1:" in out
     messages = [json.loads(line)["message"] for line in err.splitlines()]
     assert any("did you mean smollm2-135m-instruct" in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["serve", "a.gguf"], ["serve", "--model", "a.gguf"], ["--model", "a.gguf"]]
+)
+def test_a_model_is_named_by_place_or_by_flag(arguments: list[str]) -> None:
+    parsed = build_parser().parse_args(with_default_command([*arguments, "--port", "1"]))
+    assert (parsed.model, parsed.port) == ("a.gguf", "1")
+
+
+def test_flags_are_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["run", "a.gguf", "hi", "--models", "x"])
+    assert "--models" in capsys.readouterr().err
