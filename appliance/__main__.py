@@ -5,7 +5,6 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 
 from appliance import __version__
 from appliance.commands import models
@@ -64,9 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)
-    # No abbreviations: a flag that is left out of one command would silently mean another one.
-    strict = partial(argparse.ArgumentParser, allow_abbrev=False)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=strict)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     serve = commands.add_parser("serve", help="serve a model, with the dashboard on a terminal")
     # Suppressed: an absent MODEL must not take back what --model gave.
     serve.add_argument(
@@ -105,6 +102,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_service(
         commands.add_parser("service", help="run it in the background, from every start of the system")
     )
+    for command in commands.choices.values():
+        command.allow_abbrev = False  # "--model" of one command must not become "--models-dir" of another
     return parser
 
 

@@ -164,7 +164,7 @@ int main(int num_arguments, char **arguments) {
     char self[MAX_PATH_BYTES], folder[MAX_PATH_BYTES], tree[MAX_PATH_BYTES], program[MAX_PATH_BYTES + 16];
     struct bundle bundle;
     FILE *file = platform_self(self) ? NULL : platform_open(self);
-    if (!file) return refuse(EXIT_DAMAGED, "cannot read this program's own file: %s", platform_last_error());
+    if (!file) return refuse(EXIT_DAMAGED, "cannot read this program's own file (is /proc mounted?): %s", platform_last_error());
     if (bundle_read(file, &bundle))
         return refuse(EXIT_DAMAGED, "%s is not whole: the download was cut short; download it again", self);
     if (num_arguments == 2 && !strcmp(arguments[1], "--version")) return puts(bundle.version) < 0;
