@@ -22,7 +22,8 @@ _FOUR_BIT = (GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K)
 # One matrix of every layer speaks for all, in either kind of file.
 _LINEAR_NAMES = ("attn_output.weight", "self_attn.o_proj.weight")
 # Bytes per parameter, scales included.
-_BYTES_PER_PARAMETER = {"int8": 1.1, "bf16": 2.0, "f32": 4.0}
+_BYTES_PER_PARAMETER = {"int4": 0.65, "int8": 1.1, "bf16": 2.0, "f32": 4.0}
+_TABLE_NAMES = ("token_embd.weight", "output.weight", "embed_tokens.weight", "lm_head.weight")
 
 
 # Bytes per element of types that are not held as they lie in the file; 1.1 is 8 bits with scales.
@@ -61,21 +62,26 @@ def plan_native(file: ModelFile, precision: str, kv_dtype: str) -> NativePlan:
         raise NotNative(f"its KV cache is bf16 or int8, not {kv_dtype}")
     linear_types = {file.tensor(name).type for name in file.tensors if name.endswith(_LINEAR_NAMES)}
     is_four_bit = bool(linear_types) and linear_types.issubset(_FOUR_BIT)
-    if precision == "int4" and not is_four_bit:
-        raise NotNative("int4 needs a file that is quantized to Q4_0, Q4_1 or Q4_K")
-    chosen = "auto" if precision == "int4" else precision
+    chosen = "auto" if precision == "int4" and is_four_bit else precision
     if chosen not in PLANS:
         raise NotNative(f"it runs the precisions auto, f32, bf16, int8 and int4, not {precision}")
-    num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
     keeps_blocks = chosen == "auto"
     kv_type = _KV_DTYPES[kv_dtype]
-    dense_bytes = 0 if keeps_blocks else int(num_parameters * _BYTES_PER_PARAMETER[chosen])
     return NativePlan(
         packing=PLANS[chosen],
         precision=_own_precision(linear_types) if keeps_blocks else chosen,
         kv_dtype="int8" if kv_type == torch.int8 else "bf16",
         kv_type=kv_type,
-        weights_bytes=_kept_bytes(file) if keeps_blocks else dense_bytes,
+        weights_bytes=_kept_bytes(file) if keeps_blocks else _packed_bytes(file, chosen),
+    )
+
+
+def _packed_bytes(file: ModelFile, precision: str) -> int:
+    """What the values take once brought to `precision`; tables stay at 16 bits beside 4-bit matrices."""
+    each = _BYTES_PER_PARAMETER[precision]
+    return sum(
+        int(tensor.num_elements * (2.0 if precision == "int4" and name.endswith(_TABLE_NAMES) else each))
+        for name, tensor in file.tensors.items()
     )
 
 

@@ -67,6 +67,7 @@ class PackingPlan:
 PLANS = {
     "auto": PackingPlan(linear=None, table=None),
     "int8": PackingPlan(linear=Kind.CHANNEL8, table=Kind.BF16),
+    "int4": PackingPlan(linear=Kind.GROUP4_MIN, table=None),
     "bf16": PackingPlan(linear=Kind.BF16, table=Kind.BF16),
     "f32": PackingPlan(linear=Kind.F32, table=Kind.F32),
 }

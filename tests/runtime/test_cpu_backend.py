@@ -85,6 +85,34 @@ def test_a_precision_costs_what_it_may(tmp_path: Path, library_folder: Path, pre
     assert relative_error(found, llama_logits(model.tensors, model.shape, TOKENS)) < COSTS[precision]
 
 
+def four_bits(matrix: np.ndarray) -> np.ndarray:
+    """Each group of 32 from its smallest to its largest value in 15 equal steps; rows end in zeros."""
+    rows, columns = matrix.shape
+    groups = np.pad(matrix, ((0, 0), (0, -columns % 32))).reshape(rows, -1, 32)
+    low = groups.min(-1, keepdims=True).astype(np.float16).astype(np.float32)
+    step = ((groups.max(-1, keepdims=True) - groups.min(-1, keepdims=True)) / 15).astype(np.float16)
+    wide = step.astype(np.float32)
+    held = np.clip(np.round((groups - low) / np.where(wide > 0, wide, 1)), 0, 15) * wide + low
+    return held.reshape(rows, -1)[:, :columns]
+
+
+def test_a_file_of_16_bits_runs_in_4_bit_groups(tmp_path: Path, library_folder: Path) -> None:
+    model = CASES["untied head"]
+    path = model.write(tmp_path / "tiny.gguf", "F16")
+    loaded = load(path, library_folder, precision="int4", activations="int16")
+    assert loaded.precision == "int4"
+    loaded.backend.attach_kv(8)
+    found = logits_by_chunks(loaded.backend, TOKENS, (1,) * len(TOKENS))
+    held = {
+        name: four_bits(array.astype(np.float16).astype(np.float32))
+        if name.startswith("blk.") and array.ndim == 2
+        else array
+        for name, array in model.tensors.items()
+    }
+    assert relative_error(found, llama_logits(held, model.shape, TOKENS)) < COSTS["bf16"]
+    assert relative_error(found, llama_logits(model.tensors, model.shape, TOKENS)) > COSTS["bf16"]
+
+
 @pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
 def test_a_prompt_in_chunks_ends_with_the_logits_of_the_whole(
     tmp_path: Path, library_folder: Path, kv_dtype: str
