@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from appliance import __version__
-from appliance.commands import models
+from appliance.commands import keys, models
 from appliance.config import Settings, flag_name
 from appliance.errors import ApplianceError
 
@@ -17,6 +17,9 @@ exit codes: 0 done, 1 failed, 2 bad flag or setting, 4 unknown model, 5 bad or u
 6 download failed, 7 not enough memory, 8 port taken, 9 folder not writable, 130 stopped at once
 Every flag of `serve` is also a key of the settings file (max-sequences = 8) and an environment
 variable (APPLIANCE_MAX_SEQUENCES=8); flags win over the environment, which wins over the file."""
+
+# Of no use to a command that opens no port.
+_ONLY_SERVED = ("require_key", "tls_cert", "tls_key")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,6 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_text, aliases=aliases)
         configure(command)
         command.set_defaults(handler=f"appliance.commands.models:{function}")
+    keys.configure(commands.add_parser("key", help="create, list and revoke API keys"))
     _add_dashboard(commands.add_parser("dashboard", help="attach the dashboard to a running appliance"))
     version = commands.add_parser("version", help="print the version")
     version.add_argument(
@@ -136,7 +140,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--raw", action="store_true", help="continue the prompt as it is, without chat template"
     )
     add_settings_flags(
-        parser, leave_out=("model", "host", "port", "queue", "deadline", "api_key", "no_dashboard")
+        parser, leave_out=("model", "host", "port", "queue", "deadline", "api_key", "no_dashboard", *_ONLY_SERVED)
     )
     parser.set_defaults(handler="appliance.commands.run:run")
 

@@ -81,6 +81,11 @@ def settings_file() -> Path:
     return config_dir() / "settings.toml"
 
 
+def keys_file() -> Path:
+    """The hashes of the API keys."""
+    return config_dir() / "keys.json"
+
+
 def is_frozen() -> bool:
     """Whether this is the packaged executable."""
     return bool(getattr(sys, "frozen", False))

@@ -11,20 +11,23 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from appliance import paths
+from appliance.api_keys import KeyFile, KeyRing
 from appliance.catalog import Catalog, ModelFile
 from appliance.config import Settings
 from appliance.download.pull import ensure_model
 from appliance.download.store import ModelStore
 from appliance.download.workspace import PullPhase, PullProgress
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, BadSetting
 from appliance.model_library import LibraryModel, ModelLibrary
 from appliance.model_pool import ModelPool, ResidentModel
+from appliance.server.access import AccessRules
 from appliance.server.app import create_app
 from appliance.server.appliance_state import ApplianceState, ServerLimits
+from appliance.server.certificate import Certificate
 from appliance.server.cross_origin import OriginRules
 from appliance.server.http_server import HttpServer
 from appliance.server.listener import bind
-from appliance.server.security import allowed_names, check_exposure
+from appliance.server.security import allowed_names, check_exposure, is_loopback
 
 # Ctrl-C: running answers may finish for so long.
 DRAIN_S = 5.0
@@ -120,7 +123,8 @@ class Appliance:
 
 def open_appliance(settings: Settings) -> Appliance:
     """Take the address and build an appliance on it. Raises PortTaken or BadSetting before anything loads."""
-    check_exposure(settings.host, settings.api_key)
+    certificate = Certificate.from_settings(settings.tls_cert, settings.tls_key)
+    access = _access_rules(settings)
     hosts = allowed_names(settings.allowed_hosts)
     origins = OriginRules.from_text(settings.allowed_origins)
     listeners = _bind_all(settings)
@@ -130,8 +134,22 @@ def open_appliance(settings: Settings) -> Appliance:
         library=ModelLibrary(Catalog.load(), ModelStore(paths.models_dir(settings.models_dir))),
         loader=lambda model: _load_again(settings, model),
     )
-    app = create_app(state, api_key=settings.api_key, hosts=hosts, origins=origins)
-    return Appliance(settings, state, HttpServer(app, *listeners, state=state))
+    app = create_app(state, access=access, hosts=hosts, origins=origins)
+    server = HttpServer(app, *listeners, state=state, certificate=certificate)
+    return Appliance(settings, state, server)
+
+
+def _access_rules(settings: Settings) -> AccessRules:
+    """Who may enter. Raises BadSetting where everybody on the network could."""
+    ring = KeyRing(KeyFile(paths.keys_file()))
+    is_required = settings.require_key or not is_loopback(settings.host)
+    check_exposure(settings.host, has_key=settings.api_key is not None or bool(ring))
+    if settings.require_key and settings.api_key is None and not ring:
+        raise BadSetting(
+            "--require-key is set and there is no API key; make one with `appliance key create`",
+            param="require_key",
+        )
+    return AccessRules(api_key=settings.api_key, ring=ring, is_required=is_required)
 
 
 def _bind_all(settings: Settings) -> list[socket.socket]:

@@ -40,12 +40,15 @@ EXAMPLES: dict[str, tuple[tuple[str, object], tuple[str, object]]] = {
     "allowed_hosts": (("box.lan", "box.lan"), ("a,b", "a,b")),
     "allowed_origins": (("*", "*"), ("http://a:1", "http://a:1")),
     "api_key": (("s3cret", "s3cret"), ("ü", "ü")),
+    "require_key": (("true", True), ("on", True)),
+    "tls_cert": (("/etc/c.pem", Path("/etc/c.pem")), ("a b", Path("a b"))),
+    "tls_key": (("/etc/k.pem", Path("/etc/k.pem")), ("a b", Path("a b"))),
     "no_dashboard": (("true", True), ("on", True)),
     "json_logs": (("1", True), ("YES", True)),
     "models_dir": (("/srv/models", Path("/srv/models")), ("a b", Path("a b"))),
 }
 NAMES = [field.name for field in fields(Settings)]
-SWITCHES = {"no_dashboard", "json_logs", "no_classes", "no_admission_windows"}
+SWITCHES = {"require_key", "no_dashboard", "json_logs", "no_classes", "no_admission_windows"}
 by_name = pytest.mark.parametrize("name", NAMES)
 
 

@@ -34,6 +34,7 @@ RULES = {
     "appliance.errors": Rule(),
     "appliance.logs": Rule(),
     "appliance.config": Rule(ours=("appliance.errors",)),
+    "appliance.api_keys": Rule(ours=("appliance.errors",), others=("msgspec",)),
     "appliance.paths": Rule(ours=("appliance.errors",), others=("platformdirs",)),
     "appliance.catalog": Rule(ours=("appliance.errors", "appliance.paths"), others=("msgspec",)),
     "appliance.engine": Rule(ours=("appliance.errors",)),
@@ -67,7 +68,7 @@ RULES = {
     ),
     "appliance.server": Rule(
         ours=appliance(
-            "catalog config derived_models download.workspace engine errors model_library model_pool "
+            "api_keys catalog config derived_models download.workspace engine errors model_library model_pool "
             "observe text"
         ),
         others=("litestar", "msgspec", "psutil", "uvicorn", "uvloop"),
@@ -85,13 +86,13 @@ RULES = {
         others=("msgspec", "torch"),
     ),
     "appliance.serve": Rule(
-        ours=appliance("catalog config download errors loader model_library model_pool paths server"),
+        ours=appliance("api_keys catalog config download errors loader model_library model_pool paths server"),
     ),
     "appliance.commands": Rule(
         ours=(
             "tui.run",
             *appliance(
-                "__main__ catalog config desktop download engine errors formats installation loader logs "
+                "__main__ api_keys catalog config desktop download engine errors formats installation loader logs "
                 "model_pool paths serve service text"
             ),
         ),

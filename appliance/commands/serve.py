@@ -20,7 +20,9 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 def serve(args: argparse.Namespace) -> int:
     """Serve until told to stop. Returns 0 after an orderly stop, or the exit code of what failed."""
     settings = settings_from(args)
-    has_dashboard = not settings.no_dashboard and sys.stdin.isatty() and sys.stdout.isatty()
+    # With a certificate of its own the dashboard could not check who answers: it is attached by its name.
+    wants_dashboard = not settings.no_dashboard and settings.tls_cert is None
+    has_dashboard = wants_dashboard and sys.stdin.isatty() and sys.stdout.isatty()
     is_desktop = desktop.is_desktop_start()
     try:
         appliance = open_appliance(settings)

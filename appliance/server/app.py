@@ -5,6 +5,7 @@ from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp
 
 from appliance.errors import ApplianceError
+from appliance.server.access import AccessRules
 from appliance.server.anthropic import anthropic_routes
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.cross_origin import OriginRules
@@ -28,12 +29,12 @@ from appliance.server.system import system_routes
 def create_app(
     state: ApplianceState,
     *,
-    api_key: str | None,
+    access: AccessRules,
     snapshots: SnapshotSource | None = None,
     hosts: frozenset[str] = frozenset(),
     origins: OriginRules | None = None,
 ) -> ASGIApp:
-    """Return the ASGI application. Without a key only loopback names are answered (`check_exposure`)."""
+    """Return the ASGI application. Where no key is required only loopback names are answered (`check_exposure`)."""
     snapshots = snapshots or SnapshotSource(state)
     app = Litestar(
         route_handlers=[
@@ -54,4 +55,4 @@ def create_app(
         openapi_config=None,
         logging_config=None,
     )
-    return Gate(app, api_key=api_key, hosts=hosts, origins=origins)
+    return Gate(app, access=access, hosts=hosts, origins=origins)

@@ -2,8 +2,8 @@
 
 from litestar.types import HTTPScope
 
+from appliance.server.access import access_of
 from appliance.server.openai_schemas import SamplingFields
-from appliance.server.security import TENANT_KEY
 
 
 def cache_salt(scope: HTTPScope, wanted: SamplingFields) -> str:
@@ -18,7 +18,7 @@ def cache_salt(scope: HTTPScope, wanted: SamplingFields) -> str:
 
 def tenant_salt(scope: HTTPScope, partition: str = "") -> str:
     """Return the tenant and the part of its prompts that a request belongs to."""
-    return f"{scope['state'].get(TENANT_KEY, '')}/{partition}"
+    return f"{access_of(scope).tenant}/{partition}"
 
 
 def _text(raw: bytes) -> str:

@@ -25,6 +25,8 @@ from appliance.text.tool_prompt import has_tool_turns, with_tool_prompt
 _MAX_COMPILE_S = 10.0
 # A prompt that opens a thought ends in its marker and at most a few blanks.
 _TAIL_TOKENS = 8
+# A template's time grows with them; no context holds so many.
+_MAX_MESSAGES, _MAX_TOOLS = 10_000, 256
 # What templates call the switch of thinking, and its strength.
 _THINKING_SWITCHES = ("enable_thinking", "thinking")
 _EFFORT = "reasoning_effort"
@@ -156,6 +158,8 @@ async def _encoded(
 ) -> list[int]:
     """Render the turn and encode it; long ones off the event loop."""
     messages = turn.messages
+    _check_count(len(messages), _MAX_MESSAGES, turn.messages_field)
+    _check_count(len(turn.tools), _MAX_TOOLS, turn.tools_field)
     definitions = [_definition(tool) for tool in turn.tools] if syntax else []
     if call_syntax_of(template.source) is None and (definitions or has_tool_turns(messages)):
         messages, definitions = with_tool_prompt(messages, definitions), []
@@ -164,6 +168,11 @@ async def _encoded(
         template.encode, model.tokenizer, messages, tools=definitions or None, extra=_options(template, turn)
     )
     return await run_text_work(num_chars, work)
+
+
+def _check_count(num: int, limit: int, field: str) -> None:
+    if num > limit:
+        raise InvalidRequest(f"'{field}' has {num} and the limit is {limit}; send fewer", param=field)
 
 
 def _options(template: ChatTemplate, turn: ChatTurn) -> dict[str, Any]:  # Any: JSON

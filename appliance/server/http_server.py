@@ -18,12 +18,15 @@ from litestar.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from appliance.server.appliance_state import ApplianceState
+from appliance.server.certificate import Certificate
 from appliance.server.error_responses import encode_error
 from appliance.server.listener import SERVER_NAME, url_of
 from appliance.server.stream_writer import ABORT_KEY
 
 _HEADER_TIMEOUT_S = 20.0
 _KEEP_ALIVE_S = 75
+# Of one request's line and headers: browsers with many cookies send a few thousand.
+_MAX_HEADER_BYTES = 64 * 2**10
 # Most systems allow a process 1,024 open files; model, log and engine files need some.
 _MAX_CONNECTIONS = 900
 # Of a stop's grace, kept for the last words of answers that did not finish in time.
@@ -44,6 +47,8 @@ class Connection(HttpToolsProtocol):
     """One client's connection."""
 
     _header_timer: TimerHandle | None = None
+    _num_header_bytes = 0  # of the request whose headers come now
+    _num_pending_bytes = 0  # received while its headers are not complete
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
@@ -53,19 +58,50 @@ class Connection(HttpToolsProtocol):
         self._headers_came()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # A single header without end is never told of; only its bytes are seen.
+        self._num_pending_bytes += len(data) if self._header_timer is not None else 0
+        if self._num_pending_bytes > _MAX_HEADER_BYTES and not self.transport.is_closing():
+            self._refuse_headers()
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._num_header_bytes = self._num_pending_bytes = 0
         self._expect_headers()
         self.scope["state"][ABORT_KEY] = self.transport.abort
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._headers_came()
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        body = encode_error(400, f"{msg.rstrip('.').lower()}; send HTTP/1.1", code="invalid_http")
+        if self._num_header_bytes > _MAX_HEADER_BYTES:
+            self._refuse_headers()
+        else:
+            self._refuse(400, "Bad Request", f"{msg.rstrip('.').lower()}; send HTTP/1.1", "invalid_http")
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_header_bytes += num_bytes
+        if self._num_header_bytes > _MAX_HEADER_BYTES:
+            raise ValueError("headers too large")  # the parser hands it on as an error of its own
+
+    def _refuse_headers(self) -> None:
+        message = f"the headers are larger than {_MAX_HEADER_BYTES // 2**10} KiB; send fewer or shorter ones"
+        self._refuse(431, "Request Header Fields Too Large", message, "headers_too_large")
+
+    def _refuse(self, status: int, reason: str, message: str, code: str) -> None:
+        body = encode_error(status, message, code=code)
         head = (
-            f"HTTP/1.1 400 Bad Request\r\nserver: {SERVER_NAME}\r\ncontent-type: application/json\r\n"
+            f"HTTP/1.1 {status} {reason}\r\nserver: {SERVER_NAME}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
@@ -128,8 +164,14 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """The running server. Start it once; stop it from any thread. `url` is the first listener's."""
 
-    def __init__(self, app: ASGIApp, *listeners: socket.socket, state: ApplianceState) -> None:
-        self.url = url_of(listeners[0])
+    def __init__(
+        self,
+        app: ASGIApp,
+        *listeners: socket.socket,
+        state: ApplianceState,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self.url = url_of(listeners[0], scheme="https" if certificate else "http")
         self._listeners = listeners
         self._state = state
         self._config = uvicorn.Config(
@@ -145,6 +187,8 @@ class HttpServer:
             headers=[("server", SERVER_NAME)],
             timeout_keep_alive=_KEEP_ALIVE_S,
             limit_concurrency=_MAX_CONNECTIONS,
+            ssl_certfile=certificate.file if certificate else None,
+            ssl_keyfile=certificate.key_file if certificate else None,
         )
         self._server = _Server(self._config, state)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)

@@ -56,12 +56,12 @@ def _inherited() -> socket.socket | None:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, scheme: str = "http") -> str:
     """The address that a client on this machine uses."""
     host, port = listener.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = "::1" if listener.family == socket.AF_INET6 else "127.0.0.1"
-    return f"http://{_in_url(host)}:{port}"
+    return f"{scheme}://{_in_url(host)}:{port}"
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, _Address]:

@@ -1,31 +1,26 @@
-"""Lets in who may enter: loopback names without a key, everybody who has the key with one. Knows no routes.
+"""Lets in who may enter: loopback names without a key, everybody who has a key with one. Knows no routes.
 
 Stands before the framework, so that unknown paths and every method are covered by the same rule. A page of
 another origin gets in only where the operator allowed that origin.
 """
 
-import hmac
 import ipaddress
-from hashlib import blake2b
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from appliance.errors import ApplianceError, BadSetting
+from appliance.server.access import ACCESS_KEY, AccessRules
 from appliance.server.cross_origin import OriginRules
-from appliance.server.error_responses import ForeignHost, Unauthorized, error_headers, error_json, status_of
-
-# Set in a scope's state: whose request this is. Without keys all belong to one local tenant.
-TENANT_KEY = "appliance_tenant"
-OPEN_PATHS = frozenset({"/health", "/health/live"})
+from appliance.server.error_responses import ForeignHost, error_headers, error_json, status_of
 
 
-def check_exposure(host: str, api_key: str | None) -> None:
+def check_exposure(host: str, *, has_key: bool) -> None:
     """Raise BadSetting where the address can be reached by others and no key protects it."""
-    if api_key is None and not is_loopback(host):
+    if not has_key and not is_loopback(host):
         raise BadSetting(
-            f"--host {host} can be reached from other machines and no API key is set; "
-            "set --api-key, or listen on 127.0.0.1",
+            f"--host {host} can be reached from other machines and there is no API key; make one with "
+            "`appliance key create`, set --api-key, or listen on 127.0.0.1",
             param="host",
         )
 
@@ -56,13 +51,13 @@ class Gate:
         self,
         app: ASGIApp,
         *,
-        api_key: str | None,
+        access: AccessRules,
         hosts: frozenset[str] = frozenset(),
         origins: OriginRules | None = None,
     ) -> None:
         """`hosts` are names by which a keyless appliance may be addressed besides loopback's."""
         self._app = app
-        self._api_key = None if api_key is None else api_key.encode()
+        self._access = access
         self._hosts = hosts
         self._origins = origins or OriginRules()
 
@@ -80,13 +75,10 @@ class Gate:
         await self._app(scope, receive, send)
 
     def _check(self, scope: HTTPScope) -> None:
-        if self._api_key is None:
+        if not self._access.is_required:
             _check_host(scope, self._hosts)
             self._origins.check(scope)
-            scope["state"][TENANT_KEY] = ""
-        elif scope["method"] != "OPTIONS" and (scope["path"].rstrip("/") or "/") not in OPEN_PATHS:
-            _check_key(scope, self._api_key)
-            scope["state"][TENANT_KEY] = blake2b(self._api_key, digest_size=16).hexdigest()
+        scope["state"][ACCESS_KEY] = self._access.admit(scope)
 
 
 def allowed_names(text: str | None) -> frozenset[str]:
@@ -110,18 +102,6 @@ def _check_host(scope: HTTPScope, hosts: frozenset[str]) -> None:
                 f"this appliance answers to localhost and 127.0.0.1, not to '{name[:100]}'; "
                 "use one of those, allow the name with --allowed-hosts, or start it with --host and --api-key"
             )
-
-
-def _check_key(scope: HTTPScope, key: bytes) -> None:
-    authorization = _values(scope, b"authorization")
-    offered = [_bearer_token(value) for value in authorization] or _values(scope, b"x-api-key")
-    if len(offered) != 1 or not hmac.compare_digest(offered[0], key):
-        raise Unauthorized("the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
-
-
-def _bearer_token(value: bytes) -> bytes:
-    scheme, _, token = value.strip().partition(b" ")
-    return token.strip() if scheme.lower() == b"bearer" else b""
 
 
 def _values(scope: HTTPScope, name: bytes) -> list[bytes]:

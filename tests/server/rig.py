@@ -23,6 +23,7 @@ from appliance.engine.stream import MOST_UNREAD
 from appliance.formats.gguf import read_gguf
 from appliance.model_library import LibraryModel, ModelLibrary
 from appliance.model_pool import ModelFacts, ModelPool, ResidentModel
+from appliance.server.access import AccessRules
 from appliance.server.app import create_app
 from appliance.server.appliance_state import ApplianceState, ServerLimits
 from appliance.server.http_server import HttpServer
@@ -72,7 +73,7 @@ class Rig:
         self.runner.replies = [*ids, EOS] if ends else ids
 
     def app(self, api_key: str | None = None) -> ASGIApp:
-        return create_app(self.state, api_key=api_key)
+        return create_app(self.state, access=AccessRules(api_key=api_key))
 
     def client(self, api_key: str | None = None) -> TestClient[ASGIApp]:
         return TestClient(self.app(api_key), base_url="http://127.0.0.1", raise_server_exceptions=False)

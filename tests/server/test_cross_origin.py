@@ -8,6 +8,7 @@ from litestar.testing import TestClient
 from litestar.types import ASGIApp
 
 from appliance.errors import BadSetting
+from appliance.server.access import AccessRules
 from appliance.server.app import create_app
 from appliance.server.cross_origin import OriginRules
 from appliance.server.security import allowed_names
@@ -29,7 +30,7 @@ def client_of(
     rig: Rig, *, key: str | None = None, origins: str | None = None, hosts: str | None = None
 ) -> Any:
     app: ASGIApp = create_app(
-        rig.state, api_key=key, hosts=allowed_names(hosts), origins=OriginRules.from_text(origins)
+        rig.state, access=AccessRules(api_key=key), hosts=allowed_names(hosts), origins=OriginRules.from_text(origins)
     )
     return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
 

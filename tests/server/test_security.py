@@ -15,14 +15,14 @@ KEY = "k3y-with-ümlaut"
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "LOCALHOST", "::1", "[::1]"])
 def test_loopback_needs_no_key(host: str) -> None:
     assert is_loopback(host)
-    check_exposure(host, None)
+    check_exposure(host, has_key=False)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "", "localhost.example.org"])
 def test_other_addresses_need_a_key(host: str) -> None:
     with pytest.raises(BadSetting, match="--api-key"):
-        check_exposure(host, None)
-    check_exposure(host, "key")
+        check_exposure(host, has_key=False)
+    check_exposure(host, has_key=True)
 
 
 @settings(deadline=None)
