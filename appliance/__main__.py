@@ -19,7 +19,10 @@ Every flag of `serve` is also a key of the settings file (max-sequences = 8) and
 variable (APPLIANCE_MAX_SEQUENCES=8); flags win over the environment, which wins over the file."""
 
 # Of no use to a command that opens no port.
-_ONLY_SERVED = ("require_key", "tls_cert", "tls_key")
+_ONLY_SERVED = (
+    *("host", "port", "queue", "deadline", "api_key", "no_dashboard"),
+    *("require_key", "tls_cert", "tls_key"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -139,9 +142,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--raw", action="store_true", help="continue the prompt as it is, without chat template"
     )
-    add_settings_flags(
-        parser, leave_out=("model", "host", "port", "queue", "deadline", "api_key", "no_dashboard", *_ONLY_SERVED)
-    )
+    add_settings_flags(parser, leave_out=("model", *_ONLY_SERVED))
     parser.set_defaults(handler="appliance.commands.run:run")
 
 

@@ -73,7 +73,7 @@ class KeyFile:
             return ()
         except (OSError, msgspec.DecodeError) as error:
             raise BadSetting(
-                f"the key file {self._path} cannot be read: {error}; mend it, or delete it and create new keys"
+                f"the key file {self._path} cannot be read: {error}; delete it and create new keys"
             ) from error
 
     def create(self, *, name: str, scope: Scope, service_class: ClassName) -> NewKey:

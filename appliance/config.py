@@ -107,7 +107,7 @@ class Settings:
     api_key: str | None = setting(None, "key that clients must send", metavar="KEY")
     require_key: bool = setting(False, "ask for an API key on loopback too")
     tls_cert: Path | None = setting(None, "serve HTTPS with this certificate (PEM)", metavar="FILE")
-    tls_key: Path | None = setting(None, "its private key, where the certificate's file lacks it", metavar="FILE")
+    tls_key: Path | None = setting(None, "its private key (PEM)", metavar="FILE")
     no_dashboard: bool = setting(False, "serve without the dashboard")
     json_logs: bool = setting(False, "log one JSON object a line")
     models_dir: Path | None = setting(None, "folder of downloaded models", metavar="DIR")

@@ -68,8 +68,8 @@ RULES = {
     ),
     "appliance.server": Rule(
         ours=appliance(
-            "api_keys catalog config derived_models download.workspace engine errors model_library model_pool "
-            "observe text"
+            "api_keys catalog config derived_models download.workspace engine errors model_library "
+            "model_pool observe text"
         ),
         others=("litestar", "msgspec", "psutil", "uvicorn", "uvloop"),
     ),
@@ -86,14 +86,16 @@ RULES = {
         others=("msgspec", "torch"),
     ),
     "appliance.serve": Rule(
-        ours=appliance("api_keys catalog config download errors loader model_library model_pool paths server"),
+        ours=appliance(
+            "api_keys catalog config download errors loader model_library model_pool paths server"
+        ),
     ),
     "appliance.commands": Rule(
         ours=(
             "tui.run",
             *appliance(
-                "__main__ api_keys catalog config desktop download engine errors formats installation loader logs "
-                "model_pool paths serve service text"
+                "__main__ api_keys catalog config desktop download engine errors formats installation loader "
+                "logs model_pool paths serve service text"
             ),
         ),
         others=("msgspec", "rich"),

@@ -10,9 +10,10 @@ from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
-from appliance.engine.sequence import SamplingParams
+from appliance.engine.sequence import SamplingParams, ServiceClass
 from appliance.errors import InvalidRequest
 from appliance.model_pool import ResidentModel
+from appliance.server.access import access_of
 from appliance.server.answers import Answer
 from appliance.server.anthropic_formats import STREAM, AnthropicFormat, MessageIdentity
 from appliance.server.anthropic_prompts import message_turn
@@ -66,6 +67,7 @@ class Anthropic:
             deadline_s=self._state.limits.deadline_s,
             prompt_field="messages",
             cache_salt=tenant_salt(request.scope, user or ""),
+            service_class=access_of(request.scope).class_for(ServiceClass.SILVER),
         )
         identity = MessageIdentity(
             message_id=f"msg_{uuid.uuid4().hex}",

@@ -34,7 +34,7 @@ def create_app(
     hosts: frozenset[str] = frozenset(),
     origins: OriginRules | None = None,
 ) -> ASGIApp:
-    """Return the ASGI application. Where no key is required only loopback names are answered (`check_exposure`)."""
+    """Return the ASGI application. Where no key is required only loopback names are answered."""
     snapshots = snapshots or SnapshotSource(state)
     app = Litestar(
         route_handlers=[

@@ -1,4 +1,4 @@
-"""The certificate with which the server proves who it is: read once before anything loads. Knows no sockets."""
+"""The certificate with which the server proves who it is: checked before anything loads."""
 
 import ssl
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Certificate:
             context.load_cert_chain(file, key_file, password=_no_password)
         except (OSError, ValueError) as error:
             raise BadSetting(
-                f"--tls-cert {file} and --tls-key {key_file or file} are no certificate and its key: {error}; "
+                f"--tls-cert {file} and --tls-key {key_file or file} do not fit: {error}; "
                 "give two PEM files, the key without a password",
                 param="tls_cert",
             ) from error

@@ -46,8 +46,7 @@ class ChatTurn:
 
     `messages` are as templates expect them: role, content as one text, tool_calls, tool_call_id, name.
     `callable_names` narrows the tools that may be called; all are told to the model. `thinks` None leaves it
-    to the model. `options` are further values for the template. `messages_field` and `tools_field` are what
-    the protocol calls them.
+    to the model. `options` are further values for the template.
     """
 
     messages: list[dict[str, Any]]  # Any: JSON
@@ -158,8 +157,8 @@ async def _encoded(
 ) -> list[int]:
     """Render the turn and encode it; long ones off the event loop."""
     messages = turn.messages
-    _check_count(len(messages), _MAX_MESSAGES, turn.messages_field)
-    _check_count(len(turn.tools), _MAX_TOOLS, turn.tools_field)
+    _check_count(len(messages), _MAX_MESSAGES, "messages")
+    _check_count(len(turn.tools), _MAX_TOOLS, "tools")
     definitions = [_definition(tool) for tool in turn.tools] if syntax else []
     if call_syntax_of(template.source) is None and (definitions or has_tool_turns(messages)):
         messages, definitions = with_tool_prompt(messages, definitions), []

@@ -11,9 +11,10 @@ from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from appliance.engine.sequence import SamplingParams
+from appliance.engine.sequence import SamplingParams, ServiceClass
 from appliance.errors import InvalidRequest, UnknownModel
 from appliance.model_pool import ResidentModel
+from appliance.server.access import access_of
 from appliance.server.answers import Answer
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.cache_salt import tenant_salt
@@ -57,6 +58,7 @@ class _Arrival:
     received_s: float
     loaded_s: float
     salt: str
+    service_class: ServiceClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,12 @@ class Ollama:
 
     def _arrival(self, request: Request[Any, Any, Any], received_s: float) -> _Arrival:
         loaded_s = self._state.latency.clock()
-        return _Arrival(received_s=received_s, loaded_s=loaded_s, salt=tenant_salt(request.scope))
+        return _Arrival(
+            received_s=received_s,
+            loaded_s=loaded_s,
+            salt=tenant_salt(request.scope),
+            service_class=access_of(request.scope).class_for(ServiceClass.SILVER),
+        )
 
     async def _model(self, name: str) -> ResidentModel:
         try:
@@ -176,6 +183,7 @@ class Ollama:
             deadline_s=self._state.limits.deadline_s,
             prompt_field="prompt",
             cache_salt=arrival.salt,
+            service_class=arrival.service_class,
         )
         model_id = base_id(self._state, model)
         self._state.residency.used(model_id, wanted_s or None)

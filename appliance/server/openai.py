@@ -14,6 +14,7 @@ from litestar.types import ASGIApp
 
 from appliance.engine.sequence import SamplingParams, ServiceClass
 from appliance.model_pool import ResidentModel
+from appliance.server.access import access_of
 from appliance.server.answers import Answer, AnswerFormat
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.cache_salt import cache_salt
@@ -80,14 +81,15 @@ class OpenAI:
         stop = stop_strings(wanted)
         turn = await run_text_work(len(body), partial(chat_turn, wanted))
         prepared = await prepare_chat(model, turn)
-        identity = _identity("chatcmpl", model, wanted)
+        served = access_of(request.scope).class_for(service_class(wanted.service_tier))
+        identity = _identity("chatcmpl", model, wanted, served)
         answer_format = ChatFormat(identity, _logprob_writer(model, params))
         arrival = Arrival(
             model=model,
             received_s=received_s,
             prompt_field="messages",
             cache_salt=cache_salt(request.scope, wanted),
-            service_class=service_class(wanted.service_tier),
+            service_class=served,
             end_within_s=checked_deadline(wanted),
         )
         requests = [
@@ -117,7 +119,8 @@ class OpenAI:
         prompts = await encode_prompts(model, given, wanted.suffix)
         content = await run_text_work(len(body), partial(content_grammar, wanted))
         grammar = await compiled_content(model, content)
-        identity = _identity("cmpl", model, wanted)
+        served = access_of(request.scope).class_for(service_class(wanted.service_tier))
+        identity = _identity("cmpl", model, wanted, served)
         texts = tuple(_text_of(model, prompt) for prompt in given for _ in range(num_per_prompt))
         answer_format = CompletionFormat(
             identity, _logprob_writer(model, params), texts, echoes=bool(wanted.echo), best_of=made
@@ -129,7 +132,7 @@ class OpenAI:
             received_s=received_s,
             prompt_field="prompt",
             cache_salt=cache_salt(request.scope, wanted),
-            service_class=service_class(wanted.service_tier),
+            service_class=served,
             end_within_s=checked_deadline(wanted),
         )
         group = self._start(
@@ -214,13 +217,15 @@ def _requests(
     ]
 
 
-def _identity(prefix: str, model: ResidentModel, wanted: SamplingFields) -> AnswerIdentity:
+def _identity(
+    prefix: str, model: ResidentModel, wanted: SamplingFields, served: ServiceClass
+) -> AnswerIdentity:
     request_id = f"{prefix}-{uuid.uuid4().hex}"
     return new_identity(
         request_id,
         model.model_id,
         wants_usage=wants_usage(wanted),
-        service_tier=served_tier(wanted.service_tier),
+        service_tier=served_tier(wanted.service_tier, served),
     )
 
 

@@ -22,6 +22,6 @@ def service_class(tier: str | None) -> ServiceClass:
     return _CLASSES[tier]
 
 
-def served_tier(tier: str | None) -> str | None:
-    """What the answer says: the tier that was used, where one was asked for."""
-    return None if tier is None else _TIERS[service_class(tier)]
+def served_tier(tier: str | None, served: ServiceClass) -> str | None:
+    """What the answer says: the tier that was given, where one was asked for."""
+    return None if tier is None else _TIERS[served]

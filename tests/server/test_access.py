@@ -7,10 +7,10 @@ import pytest
 from litestar.testing import TestClient
 
 from appliance.api_keys import KeyFile, KeyRing
-from appliance.engine.sequence import ServiceClass
+from appliance.engine.sequence import SamplingParams, ServiceClass
 from appliance.server.access import LOCAL, Access, AccessRules
 from appliance.server.app import create_app
-from server.rig import Rig, chat
+from server.rig import Rig, chat, make_rig, wait_for
 
 ADMIN_ONLY = [
     ("POST", "/api/pull"),
@@ -98,17 +98,16 @@ def test_a_key_gives_its_class_and_never_a_better_one() -> None:
         ("/api/generate", {"model": "tiny", "prompt": "a", "options": {"num_predict": 1}}),
     ],
 )
-def test_every_protocol_runs_in_the_keys_class(
-    rig: Rig, keys: KeyFile, path: str, body: dict[str, Any]
-) -> None:
+def test_every_protocol_runs_in_the_keys_class(keys: KeyFile, path: str, body: dict[str, Any]) -> None:
     gold = secret_of(keys, "inference", "gold")
-    # A full queue of class gold: whoever is in another class is not refused by it.
-    with client_of(rig, keys) as client:
-        before = _num_finished(rig)
-        assert client.post(path, json=body, headers=gold).status_code == 200
-        after = _num_finished(rig)
-    assert after[ServiceClass.GOLD] == before[ServiceClass.GOLD] + 1
-    assert after[ServiceClass.SILVER] == before[ServiceClass.SILVER]
+    with make_rig(queue_limit=0, max_sequences=1, step_s=0.02) as rig, client_of(rig, keys) as client:
+        rig.reply("a" * 200)
+        running = rig.engine.submit([5], SamplingParams())
+        wait_for(lambda: rig.engine.snapshot().num_running == 1)
+        assert client.post(path, json=body, headers=gold).status_code == 429
+        refused = {each.service_class: each.num_refused for each in rig.engine.snapshot().classes}
+        running.cancel()
+    assert refused == {ServiceClass.GOLD: 1, ServiceClass.SILVER: 0, ServiceClass.BRONZE: 0}
 
 
 def test_a_prompt_computed_for_one_key_is_not_reused_for_another(rig: Rig, keys: KeyFile) -> None:

@@ -30,7 +30,10 @@ def client_of(
     rig: Rig, *, key: str | None = None, origins: str | None = None, hosts: str | None = None
 ) -> Any:
     app: ASGIApp = create_app(
-        rig.state, access=AccessRules(api_key=key), hosts=allowed_names(hosts), origins=OriginRules.from_text(origins)
+        rig.state,
+        access=AccessRules(api_key=key),
+        hosts=allowed_names(hosts),
+        origins=OriginRules.from_text(origins),
     )
     return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
 

@@ -1,11 +1,19 @@
 """Starting and stopping the server thread."""
 
+import contextlib
+import http.client
+import json
 import socket
+import ssl
+import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from appliance.errors import BadSetting
+from appliance.server.certificate import Certificate
 from appliance.server.http_server import HttpServer
 from appliance.server.listener import bind
 from server.rig import (
@@ -109,3 +117,76 @@ def test_a_watcher_sees_the_draining_and_does_not_delay_it(rig: Rig) -> None:
         server.stop(grace_s=10)
         assert time.monotonic() - started < 2
         assert b'"phase":"draining"' in read_all(watcher)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"a" * 70_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"a" * 400_000,  # never ends
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X-A: b\r\n" * 20_000 + b"\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+def test_headers_beyond_the_limit_are_refused_in_words(rig: Rig, head: bytes) -> None:
+    with serve(rig) as server:
+        connection = open_socket(server)
+        with contextlib.suppress(OSError):  # the rest may come after the refusal
+            connection.sendall(head)
+        assert b"HTTP/1.1 431 " in read_until(connection, b"}}", seconds=10)
+        connection.close()
+        assert get(server, "/health")[0] == 200
+
+
+def test_headers_within_the_limit_and_a_long_body_pass(rig: Rig) -> None:
+    with serve(rig) as server:
+        for _ in range(2):
+            body = chat(max_tokens=1, metadata={"a": "b" * 200_000})
+            data = request_bytes(CHAT, body, extra="X-Long: " + "a" * 60_000 + "\r\n")
+            with open_socket(server, data) as connection:
+                assert b" 200 OK" in read_until(connection, b"usage")
+
+
+def test_with_a_certificate_the_server_speaks_https_only(rig: Rig, tmp_path: Path) -> None:
+    certificate = make_certificate(tmp_path)
+    server = HttpServer(rig.app(), bind("127.0.0.1", 0), state=rig.state, certificate=certificate)
+    server.start()
+    try:
+        context = ssl.create_default_context(cafile=str(certificate.file))
+        host, port = server.url.removeprefix("https://").rsplit(":", 1)
+        connection = http.client.HTTPSConnection(host, int(port), timeout=10, context=context)
+        connection.request("POST", CHAT, json.dumps(chat()), {"content-type": "application/json"})
+        assert b"hello world" in connection.getresponse().read()
+        connection.close()
+        plain = http.client.HTTPConnection(host, int(port), timeout=10)
+        plain.request("GET", "/health")
+        with pytest.raises((http.client.HTTPException, OSError)):
+            plain.getresponse()
+        plain.close()
+    finally:
+        server.stop(grace_s=0.5)
+
+
+def test_files_that_are_no_certificate_and_key_are_named(tmp_path: Path) -> None:
+    certificate = make_certificate(tmp_path)
+    junk = tmp_path / "junk.pem"
+    junk.write_text("nothing")
+    for file, key in ((junk, None), (tmp_path / "none.pem", None), (certificate.file, junk)):
+        with pytest.raises(BadSetting, match="--tls-cert"):
+            Certificate.from_settings(file, key)
+    with pytest.raises(BadSetting, match="--tls-cert"):
+        Certificate.from_settings(None, junk)
+    assert Certificate.from_settings(None, None) is None
+
+
+def make_certificate(folder: Path) -> Certificate:
+    """One for 127.0.0.1, signed by itself."""
+    file, key = folder / "cert.pem", folder / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        [*command.split(), "-keyout", str(key), "-out", str(file), *names], check=True, capture_output=True
+    )
+    made = Certificate.from_settings(file, key)
+    assert made is not None
+    return made
