@@ -82,21 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_settings_flags(serve, leave_out=())
     serve.set_defaults(handler="appliance.commands.serve:serve")
     _add_run(commands.add_parser("run", help="stream one answer to the terminal"))
-    for name, help_text, configure, function in (
-        ("pull", "download a model", models.configure_pull, "pull"),
-        (
-            "list",
-            "list the catalogue and what is on this machine",
-            models.configure_list,
-            "list_models",
-        ),
-        ("show", "show everything known of a model", models.configure_show, "show"),
-        ("rm", "delete a downloaded model", models.configure_remove, "remove"),
-    ):
-        aliases = ["models"] if name == "list" else []
-        command = commands.add_parser(name, help=help_text, aliases=aliases)
-        configure(command)
-        command.set_defaults(handler=f"appliance.commands.models:{function}")
+    _add_model_commands(commands)
     keys.configure(commands.add_parser("key", help="create, list and revoke API keys"))
     _add_dashboard(commands.add_parser("dashboard", help="attach the dashboard to a running appliance"))
     version = commands.add_parser("version", help="print the version")
@@ -112,6 +98,24 @@ def build_parser() -> argparse.ArgumentParser:
     for command in commands.choices.values():
         command.allow_abbrev = False  # "--model" of one command must not become "--models-dir" of another
     return parser
+
+
+def _add_model_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    for name, help_text, configure, function in (
+        ("pull", "download a model", models.configure_pull, "pull"),
+        (
+            "list",
+            "list the catalogue and what is on this machine",
+            models.configure_list,
+            "list_models",
+        ),
+        ("show", "show everything known of a model", models.configure_show, "show"),
+        ("rm", "delete a downloaded model", models.configure_remove, "remove"),
+    ):
+        aliases = ["models"] if name == "list" else []
+        command = commands.add_parser(name, help=help_text, aliases=aliases)
+        configure(command)
+        command.set_defaults(handler=f"appliance.commands.models:{function}")
 
 
 def add_settings_flags(parser: argparse.ArgumentParser, *, leave_out: tuple[str, ...]) -> None:
