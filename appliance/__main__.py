@@ -90,8 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--verbose", action="store_true", help="with folders, libraries and the model inside"
     )
     version.set_defaults(handler="appliance.commands.version:version")
-    check = commands.add_parser("self-check", help="verify this program's own files")
-    check.set_defaults(handler="appliance.commands.self_check:self_check")
+    _add_checks(commands)
     _add_service(
         commands.add_parser("service", help="run it in the background, from every start of the system")
     )
@@ -154,6 +153,19 @@ def _add_dashboard(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="URL", help="address of the appliance (default: this machine's)")
     parser.add_argument("--api-key", metavar="KEY", help="its key, if it has one")
     parser.set_defaults(handler="appliance.commands.dashboard:dashboard")
+
+
+def _add_checks(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    check = commands.add_parser("self-check", help="verify this program's own files")
+    check.set_defaults(handler="appliance.commands.self_check:self_check")
+    parser = commands.add_parser("doctor", help="say whether this machine can serve, and what to do")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="catalogue name, model file or folder")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--bundle", metavar="FILE", help="also write a zip for support, without keys and prompts"
+    )
+    add_settings_flags(parser, leave_out=("model",))
+    parser.set_defaults(handler="appliance.commands.doctor:doctor")
 
 
 def _add_service(parser: argparse.ArgumentParser) -> None:

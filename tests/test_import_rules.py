@@ -52,6 +52,14 @@ RULES = {
     # The load generator: HTTP only, whatever server answers.
     "appliance.bench": Rule(ours=("appliance.errors", *ENGINE_VALUES), others=("httpx", "msgspec")),
     "appliance.observe": Rule(ours=("appliance.errors", *ENGINE_VALUES), others=("httpx", "psutil")),
+    # The doctor looks at everything and loads nothing; how to listen is passed in.
+    "appliance.observe.doctor": Rule(
+        ours=(
+            *appliance("catalog config download errors formats observe paths runtime.threads"),
+            *("kernels.cpu.build", "kernels.cpu.library"),
+        ),
+        others=("psutil",),
+    ),
     "appliance.derived_models": Rule(ours=("appliance.errors", "appliance.paths"), others=("msgspec",)),
     "appliance.model_library": Rule(
         ours=appliance("catalog derived_models download errors formats paths"), others=("msgspec",)
@@ -94,8 +102,8 @@ RULES = {
         ours=(
             "tui.run",
             *appliance(
-                "__main__ api_keys catalog config desktop download engine errors formats installation loader "
-                "logs model_pool paths serve service text"
+                "__main__ api_keys catalog config desktop download engine errors formats installation "
+                "loader logs model_pool observe paths serve server.listener service text"
             ),
         ),
         others=("msgspec", "rich"),
