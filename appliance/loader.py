@@ -31,6 +31,7 @@ from appliance.runtime.threads import usable_threads
 from appliance.text.chat_template import ChatTemplate
 from appliance.text.constraints import ConstraintCompiler
 from appliance.text.model_text import read_template, read_tokenizer
+from appliance.text.purpose import read_purpose
 from appliance.text.tokenizer import Tokenizer
 
 _WARM_UP_TOKENS = 8
@@ -50,6 +51,7 @@ def load_model(settings: Settings, found: ModelFile, report: Report) -> Resident
     with open_model_file(found.path) as file:
         tokenizer = read_tokenizer(file)
         template = _chat_template(read_template(file), tokenizer)
+        purpose = read_purpose(file, found.model_id)
         num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
         loaded = load_backend(file, _wishes(settings, device, num_threads), report)
     context_length = _context_length(settings.context, loaded)
@@ -67,6 +69,7 @@ def load_model(settings: Settings, found: ModelFile, report: Report) -> Resident
         backend=loaded.backend_name,
         device=str(device),
         num_threads=num_threads,
+        purpose=purpose,
     )
     _log_ready(found.model_id, facts, time.monotonic() - started_s)
     return ResidentModel(

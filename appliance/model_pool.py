@@ -9,6 +9,7 @@ from appliance.engine.engine import Engine
 from appliance.errors import UnknownModel
 from appliance.text.chat_template import ChatTemplate
 from appliance.text.constraints import ConstraintCompiler
+from appliance.text.purpose import WRITING, Purpose
 from appliance.text.tokenizer import Tokenizer
 
 
@@ -26,6 +27,7 @@ class ModelFacts:
     backend: str
     device: str
     num_threads: int
+    purpose: Purpose = WRITING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

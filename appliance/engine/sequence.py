@@ -66,6 +66,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # token id, added to its logit
     stop_token_ids: frozenset[int] = frozenset()
     num_logprobs: int | None = None  # None: none; 0: the chosen token's only
+    scored_token_ids: tuple[int, ...] = ()  # with log-probabilities: of these, in place of the likeliest
     wants_hidden_state: bool = False
 
     @property

@@ -235,7 +235,11 @@ def apply_penalties(logits_V: torch.Tensor, sequence: ScheduledSequence, params:
 
 
 def _logprobs(logprobs_V: torch.Tensor, token_id: int, params: SamplingParams) -> TokenLogprobs:
-    values, ids = logprobs_V.topk(params.num_logprobs or 0)
+    if params.scored_token_ids:
+        ids = torch.tensor(params.scored_token_ids, device=logprobs_V.device)
+        values = logprobs_V[ids]
+    else:
+        values, ids = logprobs_V.topk(params.num_logprobs or 0)
     return TokenLogprobs(
         logprob=float(logprobs_V[token_id]), top=tuple(zip(ids.tolist(), values.tolist(), strict=True))
     )

@@ -9,6 +9,7 @@ from appliance.server.access import AccessRules
 from appliance.server.anthropic import anthropic_routes
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.cross_origin import OriginRules
+from appliance.server.embeddings import embedding_routes
 from appliance.server.error_responses import (
     handle_appliance_error,
     handle_client_gone,
@@ -16,11 +17,13 @@ from appliance.server.error_responses import (
     handle_unexpected,
 )
 from appliance.server.ollama import ollama_routes
+from appliance.server.ollama_embeddings import ollama_embedding_routes
 from appliance.server.ollama_models import ollama_model_routes
 from appliance.server.openai import openai_routes
 from appliance.server.openapi import openapi_routes
 from appliance.server.operations import operation_routes
 from appliance.server.request_body import ClientGone
+from appliance.server.rerank import rerank_routes
 from appliance.server.security import Gate
 from appliance.server.snapshot import SnapshotSource
 from appliance.server.system import system_routes
@@ -40,7 +43,10 @@ def create_app(
         route_handlers=[
             *system_routes(state, snapshots),
             *openai_routes(state),
+            *embedding_routes(state),
+            *rerank_routes(state),
             *ollama_routes(state),
+            *ollama_embedding_routes(state),
             *ollama_model_routes(state),
             *anthropic_routes(state),
             *operation_routes(state),

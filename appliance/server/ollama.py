@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from litestar import Request, Response, post
+from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
 
@@ -38,8 +38,6 @@ from appliance.server.ollama_options import (
 )
 from appliance.server.ollama_prompts import ollama_turn, prepare_generate, template_messages
 from appliance.server.ollama_schemas import (
-    EmbeddingsRequest,
-    EmbedRequest,
     GenerateRequest,
     GenerationFields,
     KeepAlive,
@@ -236,9 +234,8 @@ class _Clock:
 
 
 def ollama_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
-    """The handlers of `/api/` that make text or vectors."""
+    """The handlers of `/api/` that make text."""
     api = Ollama(state)
-    embed_decoder, embeddings_decoder = BodyDecoder(EmbedRequest), BodyDecoder(EmbeddingsRequest)
 
     @post("/api/chat", status_code=200)
     async def ollama_chat(request: Request[Any, Any, Any]) -> ASGIApp:
@@ -248,19 +245,7 @@ def ollama_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
     async def ollama_generate(request: Request[Any, Any, Any]) -> ASGIApp:
         return await api.generate(request)
 
-    @post("/api/embed", status_code=200)
-    async def ollama_embed(request: Request[Any, Any, Any]) -> Response[bytes]:
-        body = await read_body(request.scope, request.receive, state.limits)
-        wanted = embed_decoder.decode(body)
-        return await _refuse_embedding(state, wanted)
-
-    @post("/api/embeddings", status_code=200)
-    async def ollama_embeddings(request: Request[Any, Any, Any]) -> Response[bytes]:
-        body = await read_body(request.scope, request.receive, state.limits)
-        wanted = embeddings_decoder.decode(body)
-        return await _refuse_embedding(state, wanted)
-
-    return [ollama_chat, ollama_generate, ollama_embed, ollama_embeddings]
+    return [ollama_chat, ollama_generate]
 
 
 def model_name(wanted: ModelRequest) -> str:
@@ -277,13 +262,6 @@ def base_id(state: ApplianceState, model: ResidentModel) -> str:
     """The id of the resident model behind a derived one."""
     derived = state.library.derived(model.model_id) if state.library else None
     return derived.base if derived else model.model_id
-
-
-async def _refuse_embedding(state: ApplianceState, wanted: ModelRequest) -> Response[bytes]:
-    model = state.resident_model(model_name(wanted))
-    raise InvalidRequest(
-        f"the model '{model.model_id}' gives no embeddings in this version; use it for text", param="model"
-    )
 
 
 def _generation(prepared: PreparedChat, params: SamplingParams, stop: tuple[str, ...]) -> GenerationRequest:

@@ -112,6 +112,22 @@ class EmbeddingsRequest(ModelRequest, kw_only=True):
     keep_alive: KeepAlive = None
 
 
+class Embedded(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `POST /api/embed`; durations in nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OneEmbedded(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `POST /api/embeddings`."""
+
+    embedding: list[float]
+
+
 class ShowRequest(ModelRequest, kw_only=True):
     """`POST /api/show`."""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from appliance.server import anthropic_schemas as anthropic
+from appliance.server import embedding_schemas as embeddings
 from appliance.server import ollama_schemas as ollama
 from appliance.server import openai_schemas as openai
 from appliance.server import operations
@@ -65,6 +66,20 @@ OPERATIONS = (
         answer=openai.Completion,
         stream=SSE,
     ),
+    _openai(
+        "POST",
+        "/v1/embeddings",
+        "Vectors of texts",
+        request=embeddings.EmbeddingRequest,
+        answer=embeddings.EmbeddingList,
+    ),
+    _openai(
+        "POST",
+        "/v1/rerank",
+        "Rank documents by a query",
+        request=embeddings.RerankRequest,
+        answer=embeddings.Ranking,
+    ),
     Operation(
         method="POST",
         path="/v1/messages",
@@ -122,8 +137,20 @@ OPERATIONS = (
     ),
     _ollama("POST", "/api/copy", "Give a model another name", request=ollama.CopyRequest),
     _ollama("DELETE", "/api/delete", "Delete a model or a name", request=ollama.ModelRequest),
-    _ollama("POST", "/api/embed", "Embeddings of texts", request=ollama.EmbedRequest),
-    _ollama("POST", "/api/embeddings", "Embedding of a text, older form", request=ollama.EmbeddingsRequest),
+    _ollama(
+        "POST",
+        "/api/embed",
+        "Embeddings of texts",
+        request=ollama.EmbedRequest,
+        answer=ollama.Embedded,
+    ),
+    _ollama(
+        "POST",
+        "/api/embeddings",
+        "Embedding of a text, older form",
+        request=ollama.EmbeddingsRequest,
+        answer=ollama.OneEmbedded,
+    ),
     Operation(
         method="POST",
         path="/tokenize",

@@ -33,7 +33,7 @@ def _byte_level(file: GGUFFile) -> Tokenizer:
     vocabulary = vocabulary_from_gguf(file)
     adds_bos = file.metadata_bool(f"{PREFIX}add_bos_token", pre_tokenizer.adds_bos)
     encoder = byte_level_from_gguf(file, vocabulary, pre_tokenizer)
-    return Tokenizer(vocabulary, encoder, adds_bos=adds_bos)
+    return Tokenizer(vocabulary, encoder, adds_bos=adds_bos, last_token_id=_last_token(file, vocabulary))
 
 
 def _sentencepiece(file: GGUFFile, *, merges: bool) -> Tokenizer:
@@ -50,7 +50,11 @@ def _sentencepiece(file: GGUFFile, *, merges: bool) -> Tokenizer:
     )
     encoder = SentencePieceEncoder(vocabulary, _segmenter(file, vocabulary, merges=merges), rules)
     adds_bos = file.metadata_bool(f"{PREFIX}add_bos_token", merges)
-    return Tokenizer(vocabulary, encoder, adds_bos=adds_bos)
+    return Tokenizer(vocabulary, encoder, adds_bos=adds_bos, last_token_id=_last_token(file, vocabulary))
+
+
+def _last_token(file: GGUFFile, vocabulary: Vocabulary) -> int | None:
+    return vocabulary.eos_token_id if file.metadata_bool(f"{PREFIX}add_eos_token", False) else None
 
 
 def _segmenter(file: GGUFFile, vocabulary: Vocabulary, *, merges: bool) -> Segmenter:

@@ -67,6 +67,7 @@ def _from_json(folder: HFFolder, config: Json) -> Tokenizer:
         vocabulary,
         encoder,
         adds_bos=_flag(config, "add_bos_token", content.first_token is not None),
+        last_token_id=vocabulary.ids.get(content.last_token or ""),
         strips_left=frozenset(token.token_id for token in controls if token.strips_left),
         strips_right=frozenset(token.token_id for token in controls if token.strips_right),
     )

@@ -21,13 +21,18 @@ class Tokenizer:
         encoder: PieceEncoder,
         *,
         adds_bos: bool,
+        last_token_id: int | None = None,
         strips_left: frozenset[int] = frozenset(),
         strips_right: frozenset[int] = frozenset(),
     ) -> None:
-        """`strips_left` and `strips_right` are control tokens that swallow the blanks on that side."""
+        """`strips_left` and `strips_right` are control tokens that swallow the blanks on that side.
+
+        `last_token_id` ends a text that is whole, where the model was taught so.
+        """
         self._vocabulary = vocabulary
         self._encoder = encoder
         self.adds_bos = adds_bos
+        self.last_token_id = last_token_id
         self._strips_left = strips_left
         self._strips_right = strips_right
 

@@ -71,10 +71,18 @@ class TokenizerJson:
     @property
     def first_token(self) -> str | None:
         """The special token that the file puts before every text."""
+        return self._framing_token(0)
+
+    @property
+    def last_token(self) -> str | None:
+        """The special token that the file puts after every text."""
+        return self._framing_token(-1)
+
+    def _framing_token(self, place: int) -> str | None:
         for step in _steps(self._content.get("post_processor"), "processors"):
             single = step.get("single") if step.get("type") == "TemplateProcessing" else None
-            if isinstance(single, list) and single and isinstance(single[0], dict):
-                special = single[0].get("SpecialToken")
+            if isinstance(single, list) and single and isinstance(single[place], dict):
+                special = single[place].get("SpecialToken")
                 return str(special.get("id")) if isinstance(special, dict) else None
         return None
 

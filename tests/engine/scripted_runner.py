@@ -123,9 +123,7 @@ class ScriptedRunner:
         return SequenceOutput(
             sequence_id=scheduled.sequence_id,
             token_ids=(token_id,),
-            logprobs=None
-            if params.num_logprobs is None
-            else (self._logprobs(token_id, params.num_logprobs),),
+            logprobs=None if params.num_logprobs is None else (self._logprobs(token_id, params),),
             hidden_state=(digest / 2**64, float(token_id)) if params.wants_hidden_state else None,
         )
 
@@ -151,8 +149,9 @@ class ScriptedRunner:
             token_id = (token_id + 1) % self.vocab_size
         return token_id
 
-    def _logprobs(self, token_id: int, num_top: int) -> TokenLogprobs:
-        top = tuple(((token_id + rank) % self.vocab_size, -0.5 - rank) for rank in range(num_top))
+    def _logprobs(self, token_id: int, params: SamplingParams) -> TokenLogprobs:
+        ids = params.scored_token_ids or range(token_id, token_id + (params.num_logprobs or 0))
+        top = tuple((each % self.vocab_size, -0.5 - rank) for rank, each in enumerate(ids))
         return TokenLogprobs(logprob=-0.5, top=top)
 
 

@@ -31,6 +31,7 @@ from appliance.server.listener import bind
 from appliance.text.chat_template import ChatTemplate
 from appliance.text.constraints import ConstraintCompiler
 from appliance.text.gguf_tokenizer import tokenizer_from_gguf
+from appliance.text.purpose import WRITING, Purpose
 from appliance.text.tokenizer import Tokenizer
 from engine.scripted_runner import ScriptedRunner
 from formats.gguf_builder import CHATML, tiny_vocabulary, write_gguf
@@ -40,9 +41,9 @@ CONTEXT = 256
 _NUM_BLOCKS, _BLOCK_SIZE = 128, 16
 
 
-def make_tokenizer() -> Tokenizer:
+def make_tokenizer(vocabulary: dict[str, Any] | None = None) -> Tokenizer:
     with tempfile.TemporaryDirectory() as folder:
-        path = write_gguf(Path(folder) / "vocabulary.gguf", tiny_vocabulary(), {})
+        path = write_gguf(Path(folder) / "vocabulary.gguf", vocabulary or tiny_vocabulary(), {})
         with read_gguf(path) as file:
             return tokenizer_from_gguf(file)
 
@@ -139,6 +140,8 @@ def make_resident(
     context_length: int = CONTEXT,
     chat_template: str | None = CHATML,
     most_unread: int = MOST_UNREAD,
+    purpose: Purpose = WRITING,
+    tokenizer: Tokenizer = TOKENIZER,
 ) -> tuple[Scheduler, ResidentModel]:
     scheduler = Scheduler(
         BlockPool(num_blocks, _BLOCK_SIZE),
@@ -154,10 +157,10 @@ def make_resident(
         model_id=model_id,
         created=1_700_000_000,
         engine=engine,
-        tokenizer=TOKENIZER,
+        tokenizer=tokenizer,
         chat_template=template,
         constraints=COMPILER,
-        facts=_facts(context_length),
+        facts=_facts(context_length, purpose),
         close=engine.stop,
     )
     return scheduler, model
@@ -171,7 +174,7 @@ def make_library(folder: Path, catalog: Catalog | None = None) -> ModelLibrary:
     return ModelLibrary(catalog or Catalog((), folder=folder), store, files=(file,))
 
 
-def _facts(context_length: int) -> ModelFacts:
+def _facts(context_length: int, purpose: Purpose) -> ModelFacts:
     return ModelFacts(
         architecture="llama",
         num_parameters=1000,
@@ -183,6 +186,7 @@ def _facts(context_length: int) -> ModelFacts:
         backend="scripted",
         device="cpu",
         num_threads=1,
+        purpose=purpose,
     )
 
 

@@ -326,10 +326,3 @@ def test_a_model_without_a_template_completes_plain_text() -> None:
         refused = chat(client)
         assert refused.status_code == 400
         assert "/api/generate" in refused.json()["error"]
-
-
-def test_embeddings_say_clearly_that_there_are_none(client: Client) -> None:
-    for path, body in (("/api/embed", {"input": "a"}), ("/api/embeddings", {"prompt": "a"})):
-        answer = client.post(path, json={"model": MODEL_ID, **body})
-        assert answer.status_code == 400
-        assert "embeddings" in answer.json()["error"]
