@@ -13,12 +13,13 @@ from appliance.server.error_responses import Unauthorized
 
 # Where a scope's state holds its Access.
 ACCESS_KEY = "appliance_access"
-OPEN_PATHS = frozenset({"/health", "/health/live"})
+# The page and its files hold nothing secret; it asks for the key.
+OPEN_PATHS = frozenset({"/", "/health", "/health/live"})
+OPEN_BELOW = "/web/"
 # What a key of scope inference opens; everything else, also what comes later, is the administrator's.
 _INFERENCE_BELOW = ("/v1/",)
 _INFERENCE_AT = frozenset(
     {
-        "/",
         "/api/chat",
         "/api/embed",
         "/api/embeddings",
@@ -86,7 +87,7 @@ class AccessRules:
         path = scope["path"].rstrip("/") or "/"
         access = self._access(_offered(scope))
         if access is None:
-            if self.is_required and scope["method"] != "OPTIONS" and path not in OPEN_PATHS:
+            if self.is_required and not _is_open(scope["method"], path):
                 raise Unauthorized("the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
             return LOCAL
         if access.scope != "admin" and not _is_for_inference(scope["method"], path):
@@ -109,8 +110,12 @@ def _access_by(key: ApiKey) -> Access:
     return Access(tenant=key.id, scope=key.scope, service_class=ServiceClass(key.service_class))
 
 
+def _is_open(method: str, path: str) -> bool:
+    return method == "OPTIONS" or path in OPEN_PATHS or path.startswith(OPEN_BELOW)
+
+
 def _is_for_inference(method: str, path: str) -> bool:
-    if method == "OPTIONS" or path in OPEN_PATHS or path in _INFERENCE_AT:
+    if _is_open(method, path) or path in _INFERENCE_AT:
         return True
     if method in ("GET", "HEAD") and path in _INFERENCE_LOOKS:
         return True

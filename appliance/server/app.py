@@ -27,6 +27,7 @@ from appliance.server.rerank import rerank_routes
 from appliance.server.security import Gate
 from appliance.server.snapshot import SnapshotSource
 from appliance.server.system import system_routes
+from appliance.server.web_page import web_routes
 
 
 def create_app(
@@ -41,6 +42,7 @@ def create_app(
     snapshots = snapshots or SnapshotSource(state)
     app = Litestar(
         route_handlers=[
+            *web_routes(),
             *system_routes(state, snapshots),
             *openai_routes(state),
             *embedding_routes(state),

@@ -1,4 +1,4 @@
-"""The appliance's own routes: health, the snapshot, the stream of snapshots, the line at the root.
+"""The appliance's own routes: health, the snapshot and the stream of snapshots.
 
 Health is answered from memory alone, so that it is quick whatever the model does.
 """
@@ -7,7 +7,7 @@ import asyncio
 from typing import Literal
 
 import msgspec
-from litestar import MediaType, Response, get, route
+from litestar import Response, get, route
 from litestar.enums import HttpMethod, ScopeType
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -61,11 +61,7 @@ class SnapshotEvents:
 
 
 def system_routes(state: ApplianceState, snapshots: SnapshotSource) -> list[HTTPRouteHandler]:
-    """The handlers of `/`, `/health` and `/system/v1/`."""
-
-    @route("/", http_method=_LOOK, media_type=MediaType.TEXT, sync_to_thread=False)
-    def greet() -> str:
-        return "Ollama is running"
+    """The handlers of `/health` and `/system/v1/`."""
 
     @route("/health/live", http_method=_LOOK, sync_to_thread=False)
     def report_live() -> Response[bytes]:
@@ -93,4 +89,4 @@ def system_routes(state: ApplianceState, snapshots: SnapshotSource) -> list[HTTP
     async def stream_snapshots() -> ASGIApp:
         return SnapshotEvents(state, snapshots)
 
-    return [greet, report_live, report_health, get_snapshot, stream_snapshots]
+    return [report_live, report_health, get_snapshot, stream_snapshots]
