@@ -27,7 +27,6 @@ ADMIN_ONLY = [
 FOR_INFERENCE = [
     ("GET", "/v1/models"),
     ("GET", "/v1/models/"),
-    ("GET", "/"),
     ("GET", "/props"),
     ("GET", "/api/tags"),
     ("GET", "/system/v1/snapshot"),
