@@ -89,7 +89,7 @@ def _build(root: Path, output: Path) -> None:
         version=__version__, architecture=_architecture(), kilobytes=kilobytes, glibc=_glibc()
     )
     control.write_text(text, "utf-8")
-    command = ["dpkg-deb", "--root-owner-group", "-Zxz", "-z3", "--build", str(root), str(output)]
+    command = ["dpkg-deb", "--root-owner-group", "-Zzstd", "-z5", "--build", str(root), str(output)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603  (the command is ours)
 
 
