@@ -93,6 +93,13 @@ class NotReady(ApplianceError):
         self.retry_after_s = retry_after_s
 
 
+class DeviceLost(ApplianceError):
+    """The device that computes is gone, or its driver is; nothing runs until the process starts anew."""
+
+    kind = ErrorKind.UNAVAILABLE
+    code = "device_lost"
+
+
 class GenerationFailed(ApplianceError):
     """The engine ended one sequence with an error; the others go on."""
 

@@ -105,6 +105,8 @@ def _wishes(settings: Settings, device: torch.device, num_threads: int) -> LoadW
         free_bytes=_free_bytes(device),
         served_context=settings.context,
         library_folder=paths.native_dir(),
+        max_sequences=settings.max_sequences,
+        kernel_folder=paths.cache_dir() / "kernels",
     )
 
 
@@ -135,7 +137,8 @@ def _choose_kv(settings: Settings, loaded: LoadedBackend, context_length: int) -
         num_layers=loaded.config.num_layers,
         context_length=context_length,
         max_sequences=settings.max_sequences,
-        free_bytes=_free_bytes(loaded.backend.device),
+        free_bytes=max(_free_bytes(loaded.backend.device) - loaded.workspace_bytes, 0),
+        reserve_bytes=loaded.reserve_bytes,
         wanted_bytes=wish.num_bytes if wish else None,
         wanted_share=wish.share if wish else None,
     )

@@ -1,9 +1,11 @@
 """How a launcher starts its kernel: with the table's numbers, or as a record for who compiles or tunes."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import triton
@@ -15,8 +17,15 @@ from kernels.launch_table import LAUNCH_TABLE
 
 Constants = dict[str, object]
 
+# Triton warns where this is unset, since a later version changes its default. Products are meant to be fused.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 _TRITON_TYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+
+
+def keep_compiled_in(folder: Path) -> None:
+    """Keep compiled kernels there, so that a later start compiles none."""
+    triton.knobs.cache.dir = str(folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ T >= 1 everywhere, and accumulates in float32 or wider. Slots below 0 belong to 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -52,6 +52,14 @@ class RaggedQueries:
     @property
     def num_sequences(self) -> int:
         return len(self.host_context_lens)
+
+    def to(self, device: torch.device) -> "RaggedQueries":
+        return replace(
+            self,
+            query_starts=self.query_starts.to(device),
+            context_lens=self.context_lens.to(device),
+            block_tables=self.block_tables.to(device),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from appliance.engine.sequence import FinishReason, SamplingParams, Sequence, Se
 from appliance.engine.stats import EngineSnapshot
 from appliance.engine.stream import MOST_UNREAD, FinishEvent, TokenEvent, TokenStream
 from appliance.engine.waiting_queue import QueuePlace
-from appliance.errors import NotReady, QueueFull
+from appliance.errors import DeviceLost, NotReady, QueueFull
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class Engine:
         self._sequence_ids = itertools.count(1)
         self._counters = Counters()
         self._refusal: str | None = None  # why new work is not taken
+        self._breakage: str | None = None
         self._is_stopping = False
         self._num_runner_failures_in_a_row = 0
         self._thread: threading.Thread | None = None
@@ -74,6 +75,11 @@ class Engine:
     def refusal(self) -> str | None:
         """Why new work is not taken, or None while it is."""
         return self._refusal
+
+    @property
+    def breakage(self) -> str | None:
+        """Why nothing will run any more, or None while all is well: its device is gone, or it failed."""
+        return self._breakage
 
     def submit(
         self,
@@ -217,6 +223,10 @@ class Engine:
         with self._changed:
             self._refusal = self._refusal or why
 
+    def _break(self, why: str) -> None:
+        self._refuse(why)
+        self._breakage = self._breakage or why
+
     def _schedule(self, now_s: float) -> Batch:
         with self._changed:
             for sequence in self._scheduler.expire(now_s):
@@ -234,6 +244,8 @@ class Engine:
 
     def _failed_result(self, batch: Batch, error: Exception) -> StepResult:
         self._num_runner_failures_in_a_row += 1
+        if isinstance(error, DeviceLost):
+            self._break(error.message)
         is_first = self._num_runner_failures_in_a_row == 1
         logger.error(
             "a step of %d sequences failed, %d in a row: %r",
@@ -286,7 +298,7 @@ class Engine:
     def _fail_everything(self, error: Exception) -> None:
         """Leave no client waiting. Does not trust the scheduler, which may be broken."""
         failure = _runner_failure(error)
-        self._refuse(
+        self._break(
             "the engine stopped after an error of its own, which the log shows; restart the appliance"
         )
         with self._changed:
@@ -308,7 +320,8 @@ def _check_result(batch: Batch, result: StepResult) -> None:
 
 
 def _runner_failure(error: Exception) -> StepFailure:
-    return StepFailure(kind=FailureKind.RUNNER, message=f"{type(error).__name__}: {error}")
+    message = error.message if isinstance(error, DeviceLost) else f"{type(error).__name__}: {error}"
+    return StepFailure(kind=FailureKind.RUNNER, message=message)
 
 
 def _token_event(update: SequenceUpdate) -> TokenEvent | None:

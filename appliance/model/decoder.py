@@ -1,7 +1,7 @@
 """The one decoder all architectures share, written over an Ops table. Knows neither files nor devices."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -9,7 +9,7 @@ from appliance.model.config import Activation, ModelConfig, RopeConfig
 from appliance.model.experts import ExpertWeights, mix_experts
 from appliance.model.rope_tables import inverse_frequencies, rope_tables
 from kernels.kv_layout import LayerKV
-from kernels.ops import AttentionParams, LinearWeight, Ops, RaggedQueries
+from kernels.ops import AnyWeight, AttentionParams, LinearWeight, Ops, RaggedQueries
 
 RopeTables = tuple[torch.Tensor, torch.Tensor]
 
@@ -22,16 +22,16 @@ class LayerWeights:
     `gate_up` and `down`. Query and key norms have the size of a head, or of all heads together.
     """
 
-    qkv: LinearWeight  # ((N + 2 K) D, H)
-    output: LinearWeight  # (H, N D)
+    qkv: AnyWeight  # ((N + 2 K) D, H)
+    output: AnyWeight  # (H, N D)
     attention_norm: torch.Tensor | None = None  # (H)
     feed_forward_norm: torch.Tensor | None = None  # (H)
     attention_post_norm: torch.Tensor | None = None  # (H)
     feed_forward_post_norm: torch.Tensor | None = None  # (H)
     query_norm: torch.Tensor | None = None  # (D) or (N D)
     key_norm: torch.Tensor | None = None  # (D) or (K D)
-    gate_up: LinearWeight | None = None  # (2 I, H)
-    down: LinearWeight | None = None  # (H, I)
+    gate_up: AnyWeight | None = None  # (2 I, H)
+    down: AnyWeight | None = None  # (H, I)
     experts: ExpertWeights | None = None
 
 
@@ -61,6 +61,22 @@ class ForwardInputs:
     num_candidates: int = 0
     wants_logits: bool = True
     wants_hidden: bool = True
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether every sequence has one new token and wants the next."""
+        return len(self.token_ids) == self.ragged.num_sequences == len(self.output_rows)
+
+    def to(self, device: torch.device) -> "ForwardInputs":
+        """Return the same step on a device."""
+        return replace(
+            self,
+            token_ids=self.token_ids.to(device),
+            positions=self.positions.to(device),
+            slots=self.slots.to(device),
+            ragged=self.ragged.to(device),
+            output_rows=self.output_rows.to(device),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +131,7 @@ class Decoder:
             normed_TH, residual_TH = self._join(
                 fed_TH, layer.feed_forward_post_norm, residual_TH, self._norm_after(index)
             )
-        hidden_RH = normed_TH[inputs.output_rows]
+        hidden_RH = ops.select_rows(normed_TH, inputs.output_rows)
         return ForwardOutputs(logits=self._logits(hidden_RH), hidden=hidden_RH)
 
     def _join(
@@ -151,9 +167,10 @@ class Decoder:
         if layer.query_norm is not None and layer.key_norm is not None:
             query_TND = self._norm_heads(query_TND, layer.query_norm)
             key_TKD = self._norm_heads(key_TKD, layer.key_norm)
-        if rope is not None:
-            query_TND, key_TKD = ops.rope(query_TND, *rope), ops.rope(key_TKD, *rope)
-        ops.write_kv(key_TKD, value_TKD, inputs.slots, pages)
+        if rope is None:
+            ops.write_kv(key_TKD, value_TKD, inputs.slots, pages)
+        else:
+            query_TND = ops.rope_write_kv(query_TND, key_TKD, value_TKD, *rope, inputs.slots, pages)
         params = AttentionParams(
             scale=config.query_scale, window=config.window(index), softcap=config.attention_softcap
         )

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from appliance.model.config import ExpertConfig
-from kernels.ops import LinearWeight
+from kernels.ops import AnyWeight
 
-Linear = Callable[[torch.Tensor, LinearWeight], torch.Tensor]
+Linear = Callable[[torch.Tensor, AnyWeight], torch.Tensor]
 Gated = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -16,9 +16,9 @@ Gated = Callable[[torch.Tensor], torch.Tensor]
 class ExpertWeights:
     """One layer's experts, E of them. `gate_up` stacks gate and up rows."""
 
-    router: LinearWeight  # (E, H)
-    gate_up: tuple[LinearWeight, ...]  # E x (2 I, H)
-    down: tuple[LinearWeight, ...]  # E x (H, I)
+    router: AnyWeight  # (E, H)
+    gate_up: tuple[AnyWeight, ...]  # E x (2 I, H)
+    down: tuple[AnyWeight, ...]  # E x (H, I)
 
 
 def mix_experts(

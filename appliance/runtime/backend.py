@@ -28,7 +28,8 @@ class Backend(Protocol):
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy blocks in every layer, one after the other, before the forward pass that follows."""
 
-    def forward(self, inputs: ForwardInputs) -> ForwardOutputs: ...
+    def forward(self, inputs: ForwardInputs) -> ForwardOutputs:
+        """Start a step given in main memory. Outputs may be overwritten by the next one's."""
 
 
 class EagerBackend:
@@ -60,7 +61,7 @@ class EagerBackend:
 
     @torch.inference_mode()
     def forward(self, inputs: ForwardInputs) -> ForwardOutputs:
-        return self._decoder.forward(inputs, self._pages)
+        return self._decoder.forward(inputs.to(self._device), self._pages)
 
 
 def eager_kv_layout(config: ModelConfig, dtype: torch.dtype) -> KVLayout:

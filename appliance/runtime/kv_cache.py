@@ -41,14 +41,18 @@ def plan_kv(
     free_bytes: int,
     wanted_bytes: int | None = None,
     wanted_share: float | None = None,
+    reserve_bytes: int | None = None,
 ) -> KVPlan:
     """Size the pool from the memory free after loading.
+
+    `reserve_bytes` is what stays free, where a backend has measured what it needs; else a share.
 
     Without a wish: what is free less the reserve, but no more than `max_sequences` full contexts can use.
     Raises NotEnoughMemory when not even a short conversation fits, or a wish exceeds what is free.
     """
     block_bytes = layout.token_bytes * layout.block_size * num_layers
-    reserve_bytes = max(_SMALLEST_RESERVE, int(free_bytes * _RESERVED_SHARE[device.type]))
+    if reserve_bytes is None:
+        reserve_bytes = max(_SMALLEST_RESERVE, int(free_bytes * _RESERVED_SHARE[device.type]))
     useful_blocks = max_sequences * -(-context_length // layout.block_size)
     if wanted_bytes is not None or wanted_share is not None:
         budget = wanted_bytes if wanted_bytes is not None else int(free_bytes * (wanted_share or 0))
@@ -61,7 +65,10 @@ def plan_kv(
         remedy = "raise --kv-memory"
     else:
         budget = free_bytes - reserve_bytes
-        remedy = "close other programs, choose a smaller model, or set --kv-dtype int8"
+        remedy = (
+            "close other programs, choose a smaller model or --precision, set --kv-dtype int8, or lower "
+            "--max-sequences"
+        )
         wish = f"{human_size(free_bytes)} free - {human_size(reserve_bytes)} reserve"
     num_blocks = min(max(budget, 0) // block_bytes, useful_blocks)
     fewest_blocks = -(-min(_FEWEST_USEFUL_TOKENS, context_length) // layout.block_size)

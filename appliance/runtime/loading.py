@@ -9,9 +9,10 @@ import torch
 
 from appliance.errors import BadSetting, NotEnoughMemory
 from appliance.model.config import ModelConfig
-from appliance.runtime import cpu_loading
+from appliance.runtime import cpu_loading, cuda_loading
 from appliance.runtime.backend import Backend, EagerBackend, eager_kv_layout
 from appliance.runtime.checkpoint import ModelFile, read_config
+from appliance.runtime.gpu_device import read_gpu, why_no_gpu
 from appliance.runtime.kv_cache import human_size
 from appliance.runtime.precision import kv_dtype, weight_dtype
 from appliance.runtime.weights import WeightLoader
@@ -42,6 +43,8 @@ class LoadWishes:
     free_bytes: int
     library_folder: Path  # where the native library is, or is built on first use
     served_context: int | None = None  # tokens; None for all that the model allows
+    max_sequences: int = 32
+    kernel_folder: Path | None = None  # where compiled GPU kernels are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,8 @@ class LoadedBackend:
     precision: str
     kv_dtype: str
     weights_bytes: int
+    workspace_bytes: int = 0  # of what is free, what steps will take besides the pool
+    reserve_bytes: int | None = None  # what the pool leaves besides; None for the usual share
 
 
 def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
@@ -67,12 +72,13 @@ def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
             "(eager backend), int8 or int4 (CPU backend)",
             param="precision",
         )
-    if wishes.backend == "cuda":
-        raise BadSetting(
-            "--backend cuda is not available in this version; choose auto, cpu or eager (which runs on "
-            "--device cuda)",
-            param="backend",
-        )
+    if wishes.backend == "cuda" or (wishes.backend == "auto" and wishes.device.type == "cuda"):
+        trouble = why_no_gpu(read_gpu(wishes.device))
+        if trouble is None:
+            return _load_cuda(file, wishes, report)
+        if wishes.backend == "cuda":
+            raise BadSetting(f"--backend cuda cannot run: {trouble}", param="backend")
+        logger.warning("using the eager backend, which is several times slower: %s", trouble)
     if wishes.backend == "cpu" and wishes.device.type != "cpu":
         raise BadSetting(f"--backend cpu does not run on --device {wishes.device}", param="backend")
     if wishes.backend != "eager" and wishes.device.type == "cpu":
@@ -109,6 +115,39 @@ def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
         precision=plan.precision,
         kv_dtype=plan.kv_dtype,
         weights_bytes=backend.weights_bytes,
+    )
+
+
+def _load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
+    architecture, config = read_config(file, wishes.served_context)
+    demands = cuda_loading.CudaDemands(
+        precision=wishes.precision,
+        kv_dtype=wishes.kv_dtype,
+        max_sequences=wishes.max_sequences,
+        step_tokens=wishes.step_tokens,
+        context_length=wishes.served_context or config.context_length,
+        is_context_asked=wishes.served_context is not None,
+    )
+    plan = cuda_loading.plan_cuda(file, config, demands, read_gpu(wishes.device))
+    loader = WeightLoader(
+        file,
+        dtype=plan.dtype,
+        device=wishes.device if wishes.device.type == "cuda" else torch.device("cuda"),
+        progress=lambda share: report(f"loading {file.path.name}", share),
+        packing=plan.packing,
+    )
+    weights = loader.load(architecture, config)
+    report("compiling kernels and recording decode steps", None)
+    backend, workspace_bytes = cuda_loading.open_backend(config, weights, plan, demands, wishes.kernel_folder)
+    return LoadedBackend(
+        backend=backend,
+        config=config,
+        backend_name="cuda",
+        precision=plan.precision,
+        kv_dtype=plan.kv_name,
+        weights_bytes=plan.weights_bytes,
+        workspace_bytes=workspace_bytes,
+        reserve_bytes=plan.reserve_bytes,
     )
 
 

@@ -1,64 +1,161 @@
 """Runs a Batch on a backend and samples: the engine's Runner over tensors. Knows no queue."""
 
+import logging
+from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import torch
 
-from appliance.engine.batch import Batch, Pending, ScheduledSequence, SequenceOutput, StepResult
+from appliance.engine.batch import (
+    Batch,
+    FailureKind,
+    Pending,
+    ScheduledSequence,
+    SequenceOutput,
+    StepResult,
+)
+from appliance.engine.sequence import SequenceId
+from appliance.errors import DeviceLost
 from appliance.model.decoder import ForwardOutputs
 from appliance.runtime.backend import Backend
+from appliance.runtime.batch_sampler import NOT_FINITE_ID, RowRules, choose_rows
 from appliance.runtime.inputs import build_inputs
 from appliance.runtime.masks import MaskFiller, Masks
-from appliance.runtime.sampler import sample
+from appliance.runtime.sampler import NOT_FINITE, failed, has_own_rules, sample
+from appliance.runtime.step_parts import halves, joined, too_large
+
+_CPU = torch.device("cpu")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingStep:
-    """A step whose forward pass has been started."""
+    """A step whose forward pass has been started, and the choice of tokens where the logits are."""
 
     batch: Batch
     sampled: tuple[ScheduledSequence, ...]
     outputs: ForwardOutputs
     masks: "Future[Masks] | None"
+    chosen: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedStep:
+    """A step that was run in parts when it was launched."""
+
+    batch: Batch
+    result: StepResult
 
 
 class ModelRunner:
-    """Implements the engine's Runner protocol."""
+    """Implements the engine's Runner protocol. A step that does not fit into memory is run in parts."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._mask_filler = MaskFiller()
 
-    def launch(self, batch: Batch) -> PendingStep:
-        inputs = build_inputs(
-            batch, block_size=self._backend.kv_layout.block_size, device=self._backend.device
-        )
+    def launch(self, batch: Batch) -> Pending:
+        with _device_faults():
+            # Once, whatever becomes of the step: a block copied again would lack what was written since.
+            self._backend.copy_blocks(batch.block_copies)
+            return self._start(batch) or FinishedStep(batch=batch, result=self._run_in_parts(batch))
+
+    def collect(self, pending: Pending) -> StepResult:
+        if isinstance(pending, FinishedStep):
+            return pending.result
+        assert isinstance(pending, PendingStep)
+        with _device_faults():
+            return self._finish(pending) or self._run_in_parts(pending.batch)
+
+    def _start(self, batch: Batch) -> PendingStep | None:
+        """Start the step; None where there is no memory for it."""
+        inputs = build_inputs(batch, block_size=self._backend.kv_layout.block_size, device=_CPU)
         sampled = tuple(s for s in batch.sequences if s.sampling is not None)
-        self._backend.copy_blocks(batch.block_copies)
         masks = self._mask_filler.start(sampled)
-        outputs = self._backend.forward(inputs)
-        return PendingStep(batch=batch, sampled=sampled, outputs=outputs, masks=masks)
+        try:
+            outputs = self._backend.forward(inputs)
+            chosen = _choose(outputs, sampled)
+        except torch.OutOfMemoryError:
+            return None
+        return PendingStep(batch=batch, sampled=sampled, outputs=outputs, masks=masks, chosen=chosen)
 
     @torch.inference_mode()
-    def collect(self, pending: Pending) -> StepResult:
-        assert isinstance(pending, PendingStep)
-        hidden_RH = pending.outputs.hidden
+    def _finish(self, pending: PendingStep) -> StepResult | None:
+        """Read what was chosen; None where there is no memory to choose by a sequence's own rules."""
         masks = None if pending.masks is None else pending.masks.result()
-        chosen = {o.sequence_id: o for o in sample(pending.outputs, pending.sampled, masks)}
+        try:
+            outputs = _sampled(pending, masks)
+        except torch.OutOfMemoryError:
+            return None
+        by_id = {output.sequence_id: output for output in outputs}
+        hidden_RH = pending.outputs.hidden
         for row, sequence in enumerate(pending.sampled):
             assert sequence.sampling is not None
             if sequence.sampling.wants_hidden_state and hidden_RH is not None:
-                chosen[sequence.sequence_id] = _with_hidden(chosen[sequence.sequence_id], hidden_RH[row])
+                output = by_id[sequence.sequence_id]
+                hidden_state = tuple(hidden_RH[row].float().tolist())
+                by_id[sequence.sequence_id] = replace(output, hidden_state=hidden_state)
         nothing = (SequenceOutput(sequence_id=s.sequence_id) for s in pending.batch.sequences)
-        return StepResult(outputs=tuple(chosen.get(empty.sequence_id, empty) for empty in nothing))
+        return StepResult(outputs=tuple(by_id.get(empty.sequence_id, empty) for empty in nothing))
+
+    def _run_in_parts(self, batch: Batch) -> StepResult:
+        if self._backend.device.type == "cuda":
+            torch.cuda.empty_cache()
+        parts = halves(batch)
+        if parts is None:
+            return too_large(batch)
+        logger.warning("no memory for a step of %d tokens; it is run in two parts", batch.num_new_tokens)
+        return joined(batch, self._run_part(parts[0]), self._run_part(parts[1]))
+
+    def _run_part(self, batch: Batch) -> StepResult:
+        pending = self._start(batch)
+        result = None if pending is None else self._finish(pending)
+        return result or self._run_in_parts(batch)
 
 
-def _with_hidden(output: SequenceOutput, hidden_H: torch.Tensor) -> SequenceOutput:
-    return SequenceOutput(
-        sequence_id=output.sequence_id,
-        token_ids=output.token_ids,
-        logprobs=output.logprobs,
-        hidden_state=tuple(hidden_H.float().tolist()),
-        failure=output.failure,
-    )
+@torch.inference_mode()
+def _choose(outputs: ForwardOutputs, sampled: tuple[ScheduledSequence, ...]) -> torch.Tensor | None:
+    """Choose for all rows where the logits are; None where a backend gave the best tokens instead."""
+    if outputs.candidates is not None or outputs.logits is None or not sampled:
+        return None
+    likeliest = RowRules(is_greedy=True)  # holds the place of a row that `sample` treats
+    rules = [likeliest if has_own_rules(s) else RowRules.of(s) for s in sampled]
+    return choose_rows(outputs.logits, rules)
+
+
+def _sampled(pending: PendingStep, masks: Masks | None) -> list[SequenceOutput]:
+    """One output per sampled sequence, in any order. Reads the device once, but for sequences' own rules."""
+    if pending.chosen is None:
+        return sample(pending.outputs, pending.sampled, masks)
+    rows = [row for row, sequence in enumerate(pending.sampled) if has_own_rules(sequence)]
+    outputs: list[SequenceOutput] = []
+    if rows:
+        assert pending.outputs.logits is not None
+        own = ForwardOutputs(logits=pending.outputs.logits[rows], hidden=None)
+        outputs = sample(own, [pending.sampled[row] for row in rows], masks)
+    own_ids: set[SequenceId] = {output.sequence_id for output in outputs}
+    for sequence, token_id in zip(pending.sampled, pending.chosen.tolist(), strict=True):
+        if sequence.sequence_id not in own_ids:
+            outputs.append(_output(sequence, token_id))
+    return outputs
+
+
+def _output(sequence: ScheduledSequence, token_id: int) -> SequenceOutput:
+    if token_id == NOT_FINITE_ID:
+        return failed(sequence, FailureKind.NOT_FINITE, NOT_FINITE)
+    return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,))
+
+
+@contextmanager
+def _device_faults() -> Iterator[None]:
+    """Say what a device's error means: after one, CUDA runs nothing more in this process."""
+    try:
+        yield
+    except torch.AcceleratorError as error:
+        first_line = str(error).splitlines()[0]
+        raise DeviceLost(
+            f"the GPU stopped ({first_line}); restart the appliance, and if it happens again the machine: "
+            "its driver's log says more"
+        ) from error

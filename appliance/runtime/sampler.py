@@ -28,20 +28,27 @@ from appliance.runtime.masks import Mask
 # A backend may give this many best tokens in place of all logits.
 MAX_CANDIDATES = 1024
 # Below this only the likeliest token is ever drawn, and dividing by it soon overflows float32.
-_LEAST_TEMPERATURE = 1e-6
+LEAST_TEMPERATURE = 1e-6
 # A nucleus this wide is found without sorting the whole vocabulary.
 _NUCLEUS_GUESS = 1024
 # Cumulated at once; the sums of chunks come first, so that a draw reads the vocabulary twice, in order.
 _DRAW_CHUNK = 256
-_NOT_FINITE = "the model produced values that are not finite; its file may be damaged, or --precision too low"
+NOT_FINITE = "the model produced values that are not finite; its file may be damaged, or --precision too low"
+
+
+def has_own_rules(sequence: ScheduledSequence) -> bool:
+    """Whether this sequence's logits are changed first, or asked for besides the token."""
+    params = sequence.sampling
+    assert params is not None
+    changes_logits = params.has_penalties or bool(params.logit_bias) or _holds_back_stops(sequence, params)
+    return changes_logits or params.num_logprobs is not None or sequence.constraint is not None
 
 
 def needs_logits(sequence: ScheduledSequence) -> bool:
     """Whether choosing this sequence's token takes more than its best tokens."""
     params = sequence.sampling
     assert params is not None
-    changes_logits = params.has_penalties or params.logit_bias or _holds_back_stops(sequence, params)
-    if changes_logits or params.num_logprobs is not None or sequence.constraint is not None:
+    if has_own_rules(sequence):
         return True
     return not params.is_greedy and not 0 < params.top_k <= MAX_CANDIDATES
 
@@ -68,7 +75,7 @@ def sample(
     return [
         _sample_row(outputs, row, sequence, (masks or {}).get(sequence.sequence_id))
         if is_finite[row]
-        else _failed(sequence, FailureKind.NOT_FINITE, _NOT_FINITE)
+        else failed(sequence, FailureKind.NOT_FINITE, NOT_FINITE)
         for row, sequence in enumerate(sequences)
     ]
 
@@ -83,7 +90,7 @@ def _finite_rows(outputs: ForwardOutputs) -> list[bool]:
     return finite
 
 
-def _failed(sequence: ScheduledSequence, kind: FailureKind, message: str) -> SequenceOutput:
+def failed(sequence: ScheduledSequence, kind: FailureKind, message: str) -> SequenceOutput:
     failure = StepFailure(kind=kind, message=message)
     return SequenceOutput(sequence_id=sequence.sequence_id, failure=failure)
 
@@ -97,7 +104,7 @@ def _sample_row(
     if needs_logits(sequence):
         assert logits_V is not None
         if mask is not None and mask.error is not None:
-            return _failed(sequence, FailureKind.CONSTRAINT, mask.error)
+            return failed(sequence, FailureKind.CONSTRAINT, mask.error)
         return _sample_logits(logits_V, sequence, params, None if mask is None else mask.blocked)
     if outputs.candidates is not None:
         ids_K, values_K = outputs.candidates.ids[row], outputs.candidates.logits[row]
@@ -183,7 +190,7 @@ def choose_among(ids_K: torch.Tensor, values_K: torch.Tensor, params: SamplingPa
 
 
 def _temperature(params: SamplingParams) -> float:
-    return max(params.temperature, _LEAST_TEMPERATURE)
+    return max(params.temperature, LEAST_TEMPERATURE)
 
 
 def _cut(probs_V: torch.Tensor, params: SamplingParams) -> torch.Tensor:
@@ -222,7 +229,7 @@ def nucleus_threshold(probs_V: torch.Tensor, top_p: float) -> torch.Tensor:
 
 def apply_penalties(logits_V: torch.Tensor, sequence: ScheduledSequence, params: SamplingParams) -> None:
     """Change the logits of tokens already seen, in place: repetition over all, the others over the output."""
-    known = torch.tensor(sequence.known_token_ids[: sequence.num_known_tokens])
+    known = torch.tensor(sequence.known_token_ids[: sequence.num_known_tokens]).to(logits_V.device)
     if params.repetition_penalty != 1.0:
         seen = torch.unique(known)
         values = logits_V[seen]

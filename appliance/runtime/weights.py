@@ -1,6 +1,6 @@
 """Named tensors from a model file to a device, one at a time. Knows no file's names for them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -10,7 +10,8 @@ from appliance.model.decoder import DecoderWeights, LayerWeights
 from appliance.model.experts import ExpertWeights
 from appliance.model.tensor_names import Slot
 from appliance.runtime.checkpoint import Checkpoint, ModelFile, Rows
-from kernels.ops import LinearWeight
+from appliance.runtime.weight_packing import Packing
+from kernels.ops import AnyWeight, LinearWeight
 
 Progress = Callable[[float], None]
 # Elements dequantized at once on the way to a 16-bit tensor: 4 MiB of float32.
@@ -26,7 +27,10 @@ _NORM_FIELDS = {
 
 
 class WeightLoader:
-    """Reads one file's tensors into `dtype` tensors on `device`; holds one float32 chunk besides them."""
+    """Reads one file's tensors into `dtype` tensors on `device`; holds one float32 chunk besides them.
+
+    With a packing the layers' matrices, but for routers, become what it makes of them.
+    """
 
     def __init__(
         self,
@@ -35,11 +39,13 @@ class WeightLoader:
         dtype: torch.dtype,
         device: torch.device,
         progress: Progress = lambda _: None,
+        packing: Packing | None = None,
     ) -> None:
         self._file = file
         self._dtype = dtype
         self._device = device
         self._progress = progress
+        self._packing = packing
 
     def load(self, architecture: Architecture, config: ModelConfig) -> DecoderWeights:
         """Load every tensor. Raises BadModelFile naming a tensor that is missing, extra or misshapen."""
@@ -75,31 +81,42 @@ class WeightLoader:
         )
 
     def _experts(self, source: Checkpoint, layer: int, num_experts: int) -> ExpertWeights:
-        def expert(index: int, *slots: Slot) -> LinearWeight:
-            return LinearWeight(weight=self._stack([source.rows(slot, layer, index) for slot in slots]))
+        def expert(index: int, *slots: Slot) -> AnyWeight:
+            return self._matrix([source.rows(slot, layer, index) for slot in slots], None)
 
         return ExpertWeights(
-            router=self._linear(source, layer, Slot.ROUTER),
+            router=LinearWeight(weight=self._stack([source.rows(Slot.ROUTER, layer)])),
             gate_up=tuple(expert(i, Slot.EXPERT_GATE, Slot.EXPERT_UP) for i in range(num_experts)),
             down=tuple(expert(i, Slot.EXPERT_DOWN) for i in range(num_experts)),
         )
 
-    def _linear(self, source: Checkpoint, layer: int, *slots: Slot) -> LinearWeight:
+    def _linear(self, source: Checkpoint, layer: int, *slots: Slot) -> AnyWeight:
         parts = [part for slot in slots if (part := source.bias(slot, layer)) is not None]
         bias = torch.cat([torch.from_numpy(part) for part in parts]) if parts else None
-        return LinearWeight(
-            weight=self._stack([source.rows(slot, layer) for slot in slots]),
-            bias=None if bias is None else bias.to(self._device, self._dtype),
+        return self._matrix(
+            [source.rows(slot, layer) for slot in slots],
+            None if bias is None else bias.to(self._device, self._dtype),
         )
+
+    def _matrix(self, parts: list[Rows], bias: torch.Tensor | None) -> AnyWeight:
+        if self._packing is None:
+            return LinearWeight(weight=self._stack(parts), bias=bias)
+        return self._packing((chunk.to(self._device) for chunk in _chunks(parts)), bias)
 
     def _stack(self, parts: list[Rows]) -> torch.Tensor:
         """Stack the parts' rows into one (rows, columns) tensor, filled chunk by chunk."""
         num_rows, num_columns = sum(len(part.raw) for part in parts), parts[0].num_columns
         out = torch.empty(num_rows, num_columns, dtype=self._dtype, device=self._device)
-        step, at = max(1, _CHUNK_ELEMENTS // num_columns), 0
-        for part in parts:
-            for start in range(0, len(part.raw), step):
-                chunk = torch.from_numpy(part.read(start, min(start + step, len(part.raw))))
-                out[at : at + len(chunk)].copy_(chunk)
-                at += len(chunk)
+        at = 0
+        for chunk in _chunks(parts):
+            out[at : at + len(chunk)].copy_(chunk)
+            at += len(chunk)
         return out
+
+
+def _chunks(parts: list[Rows]) -> Iterator[torch.Tensor]:
+    """The parts' rows in order, as float32 in main memory."""
+    step = max(1, _CHUNK_ELEMENTS // parts[0].num_columns)
+    for part in parts:
+        for start in range(0, len(part.raw), step):
+            yield torch.from_numpy(part.read(start, min(start + step, len(part.raw))))

@@ -84,8 +84,14 @@ class ApplianceState:
 
     @property
     def status(self) -> PhaseStatus:
+        """The phase. Ready is what it is no more once a model's engine broke, its device lost."""
         with self._lock:
-            return self._status
+            status = self._status
+        breakage = self._breakage() if status.is_ready else None
+        return status if breakage is None else PhaseStatus(phase="failed", detail=breakage)
+
+    def _breakage(self) -> str | None:
+        return next((b for model in self.pool.list() if (b := model.engine.breakage) is not None), None)
 
     @property
     def uptime_s(self) -> float:

@@ -102,7 +102,9 @@ def test_weights_that_do_not_fit_are_refused_before_one_is_read(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "wishes", [{"backend": "cuda"}, {"precision": "int4"}, {"backend": "cpu", "kv_dtype": "f32"}], ids=str
+    "wishes",
+    [{"backend": "cuda", "precision": "nf4"}, {"precision": "int4"}, {"backend": "cpu", "kv_dtype": "f32"}],
+    ids=str,
 )
 def test_a_wish_that_cannot_be_met_is_refused_before_memory_is_looked_at(
     tmp_path: Path, wishes: dict[str, str]

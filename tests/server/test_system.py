@@ -5,6 +5,7 @@ import pytest
 from litestar.testing import TestClient
 
 from appliance.engine.sequence import SamplingParams
+from appliance.errors import DeviceLost
 from appliance.server.schemas import SystemSnapshot
 from server.rig import MODEL_ID, Rig, chat, make_rig
 
@@ -79,3 +80,19 @@ def test_the_root_says_what_runs_here(client: TestClient, method: str) -> None:
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain")
     assert response.text == ("Ollama is running" if method == "GET" else "")
+
+
+def test_a_lost_device_leaves_the_server_up_and_says_why() -> None:
+    with make_rig() as rig, rig.client() as client:
+        rig.runner.error = DeviceLost("the GPU stopped (CUDA error); restart the appliance")
+        client.post("/v1/chat/completions", json=chat())
+        health = client.get("/health")
+        assert health.status_code == 503
+        assert (health.json()["phase"], health.json()["detail"]) == (
+            "failed",
+            "the GPU stopped (CUDA error); restart the appliance",
+        )
+        refused = client.post("/v1/chat/completions", json=chat())
+        assert refused.status_code == 503
+        assert "the GPU stopped (CUDA error); restart the appliance" in refused.text
+        assert client.get("/health/live").status_code == 200

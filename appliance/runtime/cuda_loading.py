@@ -1,0 +1,212 @@
+"""What of a model goes onto a GPU, in which precision, and what that leaves. Knows no queue."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from appliance.errors import BadSetting, NotEnoughMemory
+from appliance.formats.tensor_file import TensorFile
+from appliance.model.config import ModelConfig
+from appliance.model.decoder import DecoderWeights
+from appliance.runtime.cuda import CudaBackend, cuda_kv_layout, least_reserve
+from appliance.runtime.gpu_device import GpuFacts
+from appliance.runtime.graph_capture import CudaGraphCapture
+from appliance.runtime.kv_cache import human_size
+from appliance.runtime.kv_policy import wanted_tokens
+from appliance.runtime.precision import kv_dtype
+from appliance.runtime.weight_packing import Packing, int4_packing, int8_packing
+from kernels.tables import gpu_ops
+
+# Bytes per element of the layers' matrices, scales included: 4 per row of INT8, 4 per group of 32 of 4 bits.
+_MATRIX_BYTES = {"bf16": 2.0, "f16": 2.0, "int8": 1.01, "int4": 0.625}
+_DENSE = {"bf16": torch.bfloat16, "f16": torch.float16}
+# From the most exact down, for files of 16 bits and more.
+_LADDER = ("bf16", "int8", "int4")
+# Expected of steps' own memory, before it is measured.
+_EXPECTED_WORKSPACE = 2**30
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaDemands:
+    """What the user asked for, as far as it decides what fits."""
+
+    precision: str
+    kv_dtype: str
+    max_sequences: int
+    step_tokens: int
+    context_length: int
+    is_context_asked: bool
+
+    @property
+    def num_wanted_tokens(self) -> int:
+        return wanted_tokens(self.context_length, self.max_sequences, is_context_asked=self.is_context_asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaPlan:
+    """A precision that fits, and its arithmetic."""
+
+    precision: str
+    dtype: torch.dtype
+    kv_name: str
+    kv_type: torch.dtype
+    weights_bytes: int
+    reserve_bytes: int
+    packing: Packing | None
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSizes:
+    """Elements of the layers' matrices, which a precision narrows, and of all else, which stays 16-bit."""
+
+    num_matrix: int
+    num_other: int
+    bits_in_file: float  # per element of the matrices
+
+    @classmethod
+    def of(cls, file: TensorFile) -> "WeightSizes":
+        matrix = other = raw_bytes = 0
+        for name, tensor in file.tensors.items():
+            if len(tensor.shape) > 1 and _is_layer(name):
+                matrix += tensor.num_elements
+                raw_bytes += tensor.num_bytes
+            else:
+                other += tensor.num_elements
+        return cls(matrix, other, 8 * raw_bytes / max(matrix, 1))
+
+    def num_bytes(self, precision: str) -> int:
+        return int(self.num_matrix * _MATRIX_BYTES[precision]) + 2 * self.num_other
+
+
+def _is_layer(name: str) -> bool:
+    return any(part.isdigit() for part in name.split("."))
+
+
+def plan_cuda(file: TensorFile, config: ModelConfig, demands: CudaDemands, gpu: GpuFacts) -> CudaPlan:
+    """Choose a precision. Raises BadSetting, or NotEnoughMemory that says what would fit."""
+    sizes = WeightSizes.of(file)
+    reserve_bytes = least_reserve(gpu.total_bytes)
+    room = gpu.free_bytes - reserve_bytes - _EXPECTED_WORKSPACE
+    kv_bytes = _wanted_kv_bytes(config, demands)
+    precision = demands.precision
+    if precision == "auto":
+        precision = choose_precision(sizes, room_bytes=room, kv_bytes=kv_bytes)
+    if precision not in _MATRIX_BYTES:
+        raise BadSetting(
+            f"--precision {precision} does not run on the GPU backend; choose auto, bf16, f16, int8 or int4",
+            param="precision",
+        )
+    if demands.kv_dtype == "f32":
+        raise BadSetting(
+            "--kv-dtype f32 does not run on the GPU backend; choose auto, bf16, f16 or int8", param="kv_dtype"
+        )
+    weights_bytes = sizes.num_bytes(precision)
+    if weights_bytes > room:
+        raise NotEnoughMemory(_what_fits(file.path.name, sizes, precision, room, gpu))
+    dtype = _DENSE.get(precision, torch.bfloat16)
+    kv_name, kv_type = kv_dtype(demands.kv_dtype, precision if precision in _DENSE else "bf16")
+    logger.info(
+        "GPU memory: %s, %s of %s free; %s weights %s, then what steps take is measured",
+        *(gpu.name, human_size(gpu.free_bytes), human_size(gpu.total_bytes)),
+        *(precision, human_size(weights_bytes)),
+    )
+    return CudaPlan(
+        precision=precision,
+        dtype=dtype,
+        kv_name=kv_name,
+        kv_type=kv_type,
+        weights_bytes=weights_bytes,
+        reserve_bytes=reserve_bytes,
+        packing={"int8": int8_packing, "int4": int4_packing}[precision](dtype)
+        if precision not in _DENSE
+        else None,
+    )
+
+
+def choose_precision(sizes: WeightSizes, *, room_bytes: int, kv_bytes: int) -> str:
+    """Return the file's own precision where a kernel has it, else the most exact that leaves a useful pool.
+
+    Where none leaves one, the narrowest whose weights fit at all.
+    """
+    if sizes.bits_in_file <= 9:
+        own = "int4" if sizes.bits_in_file <= 5.1 else "int8"
+        ladder: Iterable[str] = _LADDER[_LADDER.index(own) :]
+    else:
+        ladder = _LADDER
+    fitting = (name for name in ladder if sizes.num_bytes(name) + kv_bytes <= room_bytes)
+    return next(fitting, "int4")
+
+
+def _wanted_kv_bytes(config: ModelConfig, demands: CudaDemands) -> int:
+    """Of the pool that is wanted, in INT8 where that is open: it is taken before weights are narrowed."""
+    is_open = demands.kv_dtype in ("auto", "int8")
+    layout = cuda_kv_layout(config, torch.int8 if is_open else torch.bfloat16)
+    return demands.num_wanted_tokens * layout.token_bytes * config.num_layers
+
+
+def _what_fits(name: str, sizes: WeightSizes, precision: str, room: int, gpu: GpuFacts) -> str:
+    held = gpu.total_bytes - gpu.free_bytes
+    fitting = [other for other in _LADDER if sizes.num_bytes(other) <= room]
+    remedy = (
+        f"--precision {fitting[0]} needs {human_size(sizes.num_bytes(fitting[0]))}"
+        if fitting
+        else f"even --precision int4 needs {human_size(sizes.num_bytes('int4'))}; choose a smaller model"
+    )
+    if held > gpu.total_bytes // 10:
+        remedy += f", or close the programs that hold {human_size(held)} of it"
+    return (
+        f"'{name}' needs {human_size(sizes.num_bytes(precision))} as {precision} and the {gpu.name} has "
+        f"{human_size(max(room, 0))} for weights ({human_size(gpu.free_bytes)} free of "
+        f"{human_size(gpu.total_bytes)}); {remedy}"
+    )
+
+
+def open_backend(
+    config: ModelConfig,
+    weights: DecoderWeights,
+    plan: CudaPlan,
+    demands: CudaDemands,
+    kernel_folder: Path | None,
+) -> tuple[CudaBackend, int]:
+    """Return a backend that has run its largest steps once, and the bytes those took.
+
+    Raises NotEnoughMemory where they do not fit.
+    """
+    ops, device = gpu_ops(), weights.embedding.device
+    if kernel_folder is not None:
+        _keep_kernels_in(kernel_folder)
+    backend = CudaBackend(
+        config,
+        weights,
+        ops,
+        cuda_kv_layout(config, plan.kv_type),
+        max_sequences=demands.max_sequences,
+        context_length=demands.context_length,
+        new_capture=lambda: CudaGraphCapture(device),
+    )
+    if config.experts is not None:
+        logger.warning("a mixture of experts runs without CUDA graphs, which is slower at few sequences")
+    torch.cuda.empty_cache()
+    try:
+        workspace_bytes = backend.rehearse(
+            step_tokens=demands.step_tokens, free_bytes=lambda: torch.cuda.mem_get_info(device)[0]
+        )
+    except torch.OutOfMemoryError as error:
+        raise NotEnoughMemory(
+            f"{plan.precision} weights take {human_size(plan.weights_bytes)} and leave too little to compute "
+            f"{demands.max_sequences} sequences and {demands.step_tokens} tokens at once; lower "
+            f"--max-sequences to {max(1, demands.max_sequences // 4)} and --step-tokens to "
+            f"{max(16, demands.step_tokens // 2)}, or choose --precision int4"
+        ) from error
+    logger.info("GPU memory: the largest steps and all decode graphs took %s", human_size(workspace_bytes))
+    return backend, workspace_bytes
+
+
+def _keep_kernels_in(folder: Path) -> None:
+    from kernels.gpu_launch import keep_compiled_in
+
+    keep_compiled_in(folder)
