@@ -16,6 +16,10 @@ _SMALLEST_RESERVE = 512 * 2**20
 _RESERVED_SHARE = {"cuda": 0.2, "cpu": 0.5}
 # A pool that cannot hold one short conversation serves nobody.
 _FEWEST_USEFUL_TOKENS = 256
+_REMEDY = (
+    "close other programs, choose a smaller model or --precision, set --kv-dtype int8, or lower "
+    "--max-sequences"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +69,7 @@ def plan_kv(
         remedy = "raise --kv-memory"
     else:
         budget = free_bytes - reserve_bytes
-        remedy = (
-            "close other programs, choose a smaller model or --precision, set --kv-dtype int8, or lower "
-            "--max-sequences"
-        )
+        remedy = _REMEDY
         wish = f"{human_size(free_bytes)} free - {human_size(reserve_bytes)} reserve"
     num_blocks = min(max(budget, 0) // block_bytes, useful_blocks)
     fewest_blocks = -(-min(_FEWEST_USEFUL_TOKENS, context_length) // layout.block_size)
