@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from appliance import __version__
-from appliance.commands import keys, models
+from appliance.commands import bench_args, keys, models
 from appliance.config import Settings, flag_name
 from appliance.errors import ApplianceError
 
@@ -156,6 +156,7 @@ def _add_dashboard(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_checks(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    bench_args.configure(commands.add_parser("bench", help="load a server, measure it, compare runs"))
     check = commands.add_parser("self-check", help="verify this program's own files")
     check.set_defaults(handler="appliance.commands.self_check:self_check")
     parser = commands.add_parser("doctor", help="say whether this machine can serve, and what to do")

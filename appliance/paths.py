@@ -97,6 +97,14 @@ def executable_file() -> Path | None:
     return Path(named) if named and is_frozen() else None
 
 
+def program() -> list[str]:
+    """The command that starts this same program."""
+    executable = executable_file()
+    if executable is not None:
+        return [str(executable)]
+    return [sys.executable] if is_frozen() else [sys.executable, "-m", "appliance"]
+
+
 def shipped_model() -> Path | None:
     """The model that came with a packaged build: in its one file, or beside its libraries; None elsewhere."""
     if not is_frozen():

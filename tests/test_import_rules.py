@@ -50,7 +50,7 @@ RULES = {
         others=("numpy", "torch"),
     ),
     # The load generator: HTTP only, whatever server answers.
-    "appliance.bench": Rule(ours=("appliance.errors", *ENGINE_VALUES), others=("httpx", "msgspec")),
+    "appliance.bench": Rule(ours=("appliance.errors", *ENGINE_VALUES), others=("httpx", "msgspec", "numpy")),
     "appliance.observe": Rule(ours=("appliance.errors", *ENGINE_VALUES), others=("httpx", "psutil")),
     # The doctor looks at everything and loads nothing; how to listen is passed in.
     "appliance.observe.doctor": Rule(
@@ -102,7 +102,7 @@ RULES = {
         ours=(
             "tui.run",
             *appliance(
-                "__main__ api_keys catalog config desktop download engine errors formats installation "
+                "__main__ api_keys bench catalog config desktop download engine errors formats installation "
                 "loader logs model_pool observe paths serve server.listener service text"
             ),
         ),

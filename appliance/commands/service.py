@@ -1,7 +1,6 @@
 """`appliance service`: installed, looked at, removed, or only shown."""
 
 import argparse
-import sys
 
 from appliance import paths
 from appliance.__main__ import build_parser
@@ -12,7 +11,7 @@ from appliance.service import service_of_this_system
 def service(args: argparse.Namespace) -> int:
     """Do it and say what comes next. Raises ServiceError, or BadSetting for what `serve` would refuse."""
     settings = settings_from(build_parser().parse_args(["serve", *args.arguments]))
-    command = [*_program(), "serve", "--no-dashboard", *args.arguments]
+    command = [*paths.program(), "serve", "--no-dashboard", *args.arguments]
     address = f"{settings.host}:{settings.port}"
     managed = service_of_this_system(command, address=address, is_system=args.system)
     match args.action:
@@ -26,11 +25,3 @@ def service(args: argparse.Namespace) -> int:
             for path, text in managed.files().items():
                 print(f"# {path}\n{text}")
     return 0
-
-
-def _program() -> list[str]:
-    """How the service manager starts this same program."""
-    executable = paths.executable_file()
-    if executable is not None:
-        return [str(executable)]
-    return [sys.executable] if paths.is_frozen() else [sys.executable, "-m", "appliance"]

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from appliance.bench.load import ServerUnusable, run_load
+from appliance.bench.load import run_load
+from appliance.bench.session import ServerUnusable
 from bench.openai_stand_in import event, refusal, serving, stream, tokens
 
 

@@ -1,0 +1,145 @@
+"""Runs the stages of a benchmark against one server, or against several in turns. Knows no output format."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from appliance.bench.exchange import Clock, Target
+from appliance.bench.report import Stage, Targets, make_stage, span_s
+from appliance.bench.request_timing import RequestTiming
+from appliance.bench.session import Session
+from appliance.bench.soak import Window, window_of
+from appliance.bench.traffic import Closed, OnDone, Open, Pattern, send_all
+from appliance.bench.workload import Planned, longest_prompt
+
+_MOST_WINDOWS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A server to be loaded."""
+
+    url: str
+    model: str
+    api_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """What one stage sends. `load` is the number of clients, or of requests a second."""
+
+    name: str
+    load: float
+    plans: tuple[Planned, ...]
+    pattern: Pattern
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """The whole run. `num_rounds` splits each stage so that servers take turns."""
+
+    stages: tuple[StagePlan, ...]
+    targets: Targets
+    num_warm_up: int = 4
+    num_rounds: int = 1
+
+
+def sweep(peak: int) -> tuple[int, ...]:
+    """Return the numbers of clients: powers of two up to the peak, then twice and three times it."""
+    below = [2**power for power in range(peak.bit_length()) if 2**power < peak]
+    return (*below, peak, 2 * peak, 3 * peak)
+
+
+async def run_course(
+    subjects: Sequence[Subject],
+    course: Course,
+    *,
+    on_done: OnDone = lambda: None,
+    clock: Clock = time.perf_counter,
+) -> list[tuple[Stage, ...]]:
+    """Return each subject's stages. Raises ServerUnusable."""
+    longest = longest_prompt([plan for stage in course.stages for plan in stage.plans])
+    sessions = [
+        await Session.open(Target.parse(s.url, s.api_key), s.model, clock, num_tokens=longest)
+        for s in subjects
+    ]
+    for session in sessions:
+        await send_all(session, course.stages[0].plans[: course.num_warm_up], Closed(1))
+    stages: list[list[Stage]] = [[] for _ in subjects]
+    for plan in course.stages:
+        found = await _run_stage(sessions, plan, course, on_done)
+        for column, stage in zip(stages, found, strict=True):
+            column.append(stage)
+    return [tuple(column) for column in stages]
+
+
+async def _run_stage(
+    sessions: Sequence[Session], plan: StagePlan, course: Course, on_done: OnDone
+) -> list[Stage]:
+    timings: list[list[RequestTiming]] = [[] for _ in sessions]
+    walls = [0.0] * len(sessions)
+    for number in range(course.num_rounds):
+        part = _part(plan, number, course.num_rounds)
+        if not part.plans:
+            continue
+        # A then B, B then A: what changes slowly on the machine strikes both alike.
+        order = range(len(sessions)) if number % 2 == 0 else reversed(range(len(sessions)))
+        for index in order:
+            done = await send_all(sessions[index], part.plans, part.pattern, on_done)
+            timings[index] += done
+            walls[index] += span_s(done)
+    return [
+        make_stage(
+            plan.name,
+            plan.load,
+            timings[index],
+            is_open=isinstance(plan.pattern, Open),
+            wall_s=walls[index],
+            targets=course.targets,
+        )
+        for index in range(len(sessions))
+    ]
+
+
+def _part(plan: StagePlan, number: int, num_rounds: int) -> StagePlan:
+    """Return a stage's share of one round, its times counted from the round's own start."""
+    start, end = (len(plan.plans) * n // num_rounds for n in (number, number + 1))
+    pattern = plan.pattern
+    if isinstance(pattern, Open):
+        times = pattern.times_s[start:end]
+        pattern = Open(tuple(at_s - times[0] for at_s in times))
+    return StagePlan(name=plan.name, load=plan.load, plans=plan.plans[start:end], pattern=pattern)
+
+
+async def run_soak(
+    subject: Subject,
+    draw: Callable[[int], Sequence[Planned]],
+    *,
+    concurrency: int,
+    duration_s: float,
+    read_memory: Callable[[], int | None],
+    on_progress: Callable[[float], None] = lambda _: None,
+    clock: Clock = time.perf_counter,
+) -> tuple[Window, ...]:
+    """Load a server for so long; `draw(n)` gives the n-th batch, and memory is read between batches."""
+    target = Target.parse(subject.url, subject.api_key)
+    first = draw(0)
+    session = await Session.open(target, subject.model, clock, num_tokens=longest_prompt(first))
+    start_s = clock()
+    batches: list[tuple[tuple[RequestTiming, ...], int | None]] = []
+    while (elapsed_s := clock() - start_s) < duration_s:
+        on_progress(elapsed_s)
+        timings = await send_all(session, draw(len(batches)), Closed(concurrency))
+        batches.append((timings, read_memory()))
+    return _windows(batches)
+
+
+def _windows(batches: Sequence[tuple[tuple[RequestTiming, ...], int | None]]) -> tuple[Window, ...]:
+    """Join neighbouring batches, so that a long soak's windows stay few and steady."""
+    count = min(len(batches), _MOST_WINDOWS)
+    found = []
+    for number in range(count):
+        start, end = (len(batches) * n // count for n in (number, number + 1))
+        timings = [timing for batch, _ in batches[start:end] for timing in batch]
+        found.append(window_of(timings, batches[end - 1][1]))
+    return tuple(found)
