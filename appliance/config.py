@@ -99,6 +99,11 @@ class Settings:
     )
     no_classes: bool = setting(False, "treat every service_tier alike")
     no_admission_windows: bool = setting(False, "let every class start requests at any time")
+    keep_alive: str = setting(
+        "forever", "how long an unused model stays loaded, such as 5m", metavar="DURATION"
+    )
+    max_models: int = setting(3, "most models loaded at once", minimum=1, maximum=64)
+    pin: str | None = setting(None, "further models to load at the start and keep", metavar="MODEL,...")
     ollama_port: int | None = setting(
         None, "also listen where Ollama's clients look, such as 11434", minimum=0, maximum=65535
     )
@@ -151,6 +156,8 @@ def _from_file(path: Path, *, must_exist: bool) -> dict[str, object]:
     known = {f.name.replace("_", "-") for f in fields(Settings)}
     values: dict[str, object] = {}
     for key, raw in table.items():
+        if key == "models":  # tables of single models: model_overrides.py
+            continue
         if key.replace("_", "-") not in known:
             raise BadSetting(
                 f"'{key}' in {path} is not a setting; the settings are {', '.join(sorted(known))}"

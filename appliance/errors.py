@@ -134,6 +134,20 @@ class UnknownModel(ApplianceError):
         self.nearest = nearest
 
 
+class NotInstalled(UnknownModel):
+    """The catalogue has it, this machine has not."""
+
+    code = "model_not_installed"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.message = (
+            f"the model '{name}' is in the catalogue and not on this machine; get it with "
+            f"`appliance pull {name}` or POST /api/pull"
+        )
+        self.args = (self.message,)
+
+
 class BadModelFile(ApplianceError):
     """A model file is truncated, foreign, or contradicts itself. Names the field and the bound."""
 
@@ -165,6 +179,7 @@ class BadSetting(ApplianceError):
 class NotEnoughMemory(ApplianceError):
     """The model and the smallest useful KV pool do not fit. Says what is needed, free, and would fit."""
 
+    kind = ErrorKind.UNAVAILABLE
     code = "not_enough_memory"
     exit_code = 7
 

@@ -20,7 +20,7 @@ from appliance.engine.engine import Engine
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.errors import BadSetting
 from appliance.formats.model_file import open_model_file
-from appliance.model_pool import ModelDefaults, ModelFacts, ResidentModel
+from appliance.model_pool import ALL_ROOM, ModelDefaults, ModelFacts, ResidentModel, Room
 from appliance.observe.resources import ProcessResources
 from appliance.runtime.kv_cache import plan_kv
 from appliance.runtime.kv_policy import KVChoice, choose_kv, wanted_tokens
@@ -38,8 +38,8 @@ _WARM_UP_TOKENS = 8
 logger = logging.getLogger(__name__)
 
 
-def load_model(settings: Settings, found: ModelFile, report: Report) -> ResidentModel:
-    """Load a model file and start its engine.
+def load_model(settings: Settings, found: ModelFile, report: Report, room: Room = ALL_ROOM) -> ResidentModel:
+    """Load a model file and start its engine. `room` is what it must leave to other models.
 
     Raises BadModelFile, UnsupportedModel, BadSetting or NotEnoughMemory.
     """
@@ -53,9 +53,9 @@ def load_model(settings: Settings, found: ModelFile, report: Report) -> Resident
         template = _chat_template(read_template(file), tokenizer)
         purpose = read_purpose(file, found.model_id)
         num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
-        loaded = load_backend(file, _wishes(settings, device, num_threads), report)
+        loaded = load_backend(file, _wishes(settings, device, num_threads, room), report)
     context_length = _context_length(settings.context, loaded)
-    kv = _choose_kv(settings, loaded, context_length)
+    kv = _choose_kv(settings, loaded, context_length, room)
     logger.info(kv.plan.explanation)
     engine = _start_engine(settings, found.model_id, loaded, kv, context_length, report)
     facts = ModelFacts(
@@ -93,7 +93,7 @@ def _defaults(found: ModelFile) -> ModelDefaults:
     return ModelDefaults(options=sampling)
 
 
-def _wishes(settings: Settings, device: torch.device, num_threads: int) -> LoadWishes:
+def _wishes(settings: Settings, device: torch.device, num_threads: int, room: Room) -> LoadWishes:
     return LoadWishes(
         backend=settings.backend,
         precision=settings.precision,
@@ -102,7 +102,7 @@ def _wishes(settings: Settings, device: torch.device, num_threads: int) -> LoadW
         device=device,
         num_threads=num_threads,
         step_tokens=settings.step_tokens,
-        free_bytes=_free_bytes(device),
+        free_bytes=_free_bytes(device, room),
         served_context=settings.context,
         library_folder=paths.native_dir(),
         max_sequences=settings.max_sequences,
@@ -114,10 +114,11 @@ def _chat_template(source: str, tokenizer: Tokenizer) -> ChatTemplate | None:
     return ChatTemplate(source, tokenizer.bos_token, tokenizer.eos_token) if source else None
 
 
-def _free_bytes(device: torch.device) -> int:
+def _free_bytes(device: torch.device, room: Room) -> int:
+    """What may be taken. On a card pools are written when they are made: nothing there is only promised."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return ProcessResources().read_memory().available_bytes
+    return max(0, ProcessResources().read_memory().available_bytes - room.promised_bytes)
 
 
 def _context_length(wanted: int | None, loaded: LoadedBackend) -> int:
@@ -129,15 +130,16 @@ def _context_length(wanted: int | None, loaded: LoadedBackend) -> int:
     return wanted or limit
 
 
-def _choose_kv(settings: Settings, loaded: LoadedBackend, context_length: int) -> KVChoice:
+def _choose_kv(settings: Settings, loaded: LoadedBackend, context_length: int, room: Room) -> KVChoice:
     wish = settings.kv_memory
+    free_bytes = _free_bytes(loaded.backend.device, room)
     plan = partial(
         plan_kv,
         device=loaded.backend.device,
         num_layers=loaded.config.num_layers,
         context_length=context_length,
         max_sequences=settings.max_sequences,
-        free_bytes=max(_free_bytes(loaded.backend.device) - loaded.workspace_bytes, 0),
+        free_bytes=max(free_bytes - loaded.workspace_bytes, 0) // room.num_sharing,
         reserve_bytes=loaded.reserve_bytes,
         wanted_bytes=wish.num_bytes if wish else None,
         wanted_share=wish.share if wish else None,

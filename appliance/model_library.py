@@ -7,7 +7,7 @@ the disk; does not know what is loaded. Blocking: call it from a worker thread w
 import hashlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from appliance.derived_models import DerivedModel, DerivedModels, canonical_name
 from appliance.download.pull import pull
 from appliance.download.store import ModelStore
 from appliance.download.workspace import PullProgress
-from appliance.errors import ApplianceError, InvalidRequest, UnknownModel
+from appliance.errors import ApplianceError, InvalidRequest, NotInstalled, UnknownModel
 
 _QUANTIZATION = re.compile(r"(?:^|[-._])(I?Q\d\w*|BF16|F16|F32|MXFP4)(?=[-._])", re.IGNORECASE)
 
@@ -54,10 +54,19 @@ class FileFacts:
 class ModelLibrary:
     """`files` are models outside the store, such as the one that `--model` names by its path."""
 
-    def __init__(self, catalog: Catalog, store: ModelStore, *, files: tuple[ModelFile, ...] = ()) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: ModelStore,
+        *,
+        files: tuple[ModelFile, ...] = (),
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        """`aliases`, in lower case, are further names of the ids that they lead to."""
         self._catalog = catalog
         self._store = store
         self._files = {file.model_id: file for file in files}
+        self._aliases = dict(aliases or {})
         self._derived = DerivedModels(store.models_dir)
 
     def add_file(self, file: ModelFile) -> None:
@@ -76,17 +85,22 @@ class ModelLibrary:
     def find(self, name: str) -> LibraryModel:
         """Return the model of that name, alias or `name:latest`. Raises UnknownModel."""
         derived = self._derived.get(name)
-        file = self._base_file(derived.base if derived else name)
+        base = derived.base if derived else self._unaliased(name)
+        file = self._base_file(base)
         model = self._model(file.model_id, file) if file else None
         if model is None:
-            raise UnknownModel(printable(name), nearest=self._nearest(name))
+            raise self._missing(base)
         return _derive(model, derived) if derived else model
 
     def base_id(self, name: str) -> str:
         """Return the id that a name stands for; touches no file. Raises UnknownModel."""
         derived = self._derived.get(name)
-        name = derived.base if derived else name
+        name = derived.base if derived else self._unaliased(name)
         return name if name in self._files else self._entry(name).model_id
+
+    def available(self) -> tuple[ModelEntry, ...]:
+        """What the catalogue has and this machine has not."""
+        return tuple(e for e in self._catalog.entries if self._store.installed_path(e) is None)
 
     def derived(self, name: str) -> DerivedModel | None:
         return self._derived.get(name)
@@ -172,16 +186,18 @@ class ModelLibrary:
         canonical = canonical_name(name) if is_name(name) else name
         return self._catalog.find(canonical)
 
-    def _nearest(self, name: str) -> tuple[str, ...]:
+    def _unaliased(self, name: str) -> str:
+        return self._aliases.get(canonical_name(name), name)
+
+    def _missing(self, name: str) -> UnknownModel:
         try:
-            self._entry(name)
+            return NotInstalled(self._entry(name).model_id)
         except UnknownModel as error:
-            return error.nearest
-        return ()
+            return UnknownModel(printable(name), nearest=error.nearest)
 
     def _free_name(self, name: str, *, field: str) -> str:
         canonical = checked_name(name, field=field)
-        taken = {canonical_name(model_id) for model_id in self._files}
+        taken = {canonical_name(model_id) for model_id in self._files} | self._aliases.keys()
         taken |= {n for e in self._catalog.entries for n in map(canonical_name, (e.model_id, *e.aliases))}
         if canonical in taken:
             raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""Which models are resident, one engine each. The only owner of that decision. Loads no torch itself."""
+"""Which models are resident, one engine each, and what memory they may still take. Loads no torch itself."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -54,20 +54,44 @@ class ResidentModel:
     defaults: ModelDefaults = ModelDefaults()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a model that is to be loaded must leave to others.
+
+    Memory that is promised is not taken yet, so the system calls it free: KV pages that other models have
+    not touched, and the weights of those that are to come. `num_sharing` models, this one among them, then
+    have equal shares of the rest for their KV pools.
+    """
+
+    promised_bytes: int = 0
+    num_sharing: int = 1
+
+
+ALL_ROOM = Room()
+
+
 class ModelPool:
-    """Holds one resident model for now; every lookup by name goes through it."""
+    """Holds the resident models; every lookup by name goes through it. Pinned ones stay until told to go."""
 
     def __init__(self) -> None:
         self._models: dict[str, ResidentModel] = {}
+        self._pinned: set[str] = set()
         self._lock = threading.Lock()
 
-    def add(self, model: ResidentModel) -> None:
+    def add(self, model: ResidentModel, *, is_pinned: bool = False) -> None:
         with self._lock:
             self._models[model.model_id] = model
+            if is_pinned:
+                self._pinned.add(model.model_id)
+
+    def is_pinned(self, model_id: str) -> bool:
+        with self._lock:
+            return model_id in self._pinned
 
     def remove(self, model_id: str) -> ResidentModel | None:
         """Let no new request find it; the caller closes it. None where it is not resident."""
         with self._lock:
+            self._pinned.discard(model_id)
             return self._models.pop(model_id, None)
 
     def get(self, name: str) -> ResidentModel:
@@ -82,9 +106,19 @@ class ModelPool:
         with self._lock:
             return tuple(self._models.values())
 
+    def untouched_bytes(self) -> int:
+        """KV memory that resident models were promised and hold nothing in yet."""
+        return sum(map(untouched_bytes, self.list()))
+
     def close(self) -> None:
         """Stop every engine and free its memory."""
         with self._lock:
             models, self._models = list(self._models.values()), {}
         for model in models:
             model.close()
+
+
+def untouched_bytes(model: ResidentModel) -> int:
+    """Of its KV pool, as far as the engine knows: a page that was freed may have been touched before."""
+    engine = model.engine.snapshot()
+    return model.facts.kv_pool_bytes * engine.num_free_blocks // max(1, engine.num_blocks)

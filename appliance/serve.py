@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn
 
 from appliance import paths
@@ -17,9 +18,10 @@ from appliance.config import Settings
 from appliance.download.pull import ensure_model
 from appliance.download.store import ModelStore
 from appliance.download.workspace import PullPhase, PullProgress
-from appliance.errors import ApplianceError, BadSetting
+from appliance.errors import ApplianceError, BadSetting, InvalidRequest
 from appliance.model_library import LibraryModel, ModelLibrary
-from appliance.model_pool import ModelPool, ResidentModel
+from appliance.model_overrides import ModelOverrides
+from appliance.model_pool import ModelPool, ResidentModel, Room
 from appliance.server.access import AccessRules
 from appliance.server.app import create_app
 from appliance.server.appliance_state import ApplianceState, ServerLimits
@@ -27,6 +29,8 @@ from appliance.server.certificate import Certificate
 from appliance.server.cross_origin import OriginRules
 from appliance.server.http_server import HttpServer
 from appliance.server.listener import bind
+from appliance.server.ollama_options import keep_alive_s
+from appliance.server.residency import FOREVER_S, Report, ResidencyRules
 from appliance.server.security import allowed_names, check_exposure, is_loopback
 
 # Ctrl-C: running answers may finish for so long.
@@ -37,8 +41,15 @@ logger = logging.getLogger(__name__)
 class Appliance:
     """One running appliance. Made by `open_appliance`; also what the dashboard's quit keys act on."""
 
-    def __init__(self, settings: Settings, state: ApplianceState, http_server: HttpServer) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        state: ApplianceState,
+        http_server: HttpServer,
+        overrides: ModelOverrides,
+    ) -> None:
         self._settings = settings
+        self._overrides = overrides
         self._state = state
         self._http = http_server
         self._drained = threading.Event()
@@ -104,12 +115,25 @@ class Appliance:
         # Torch takes longest, and Python's import needs nobody's lock: begin before the file is at hand.
         from appliance.loader import load_model
 
+        names = [settings.model, *pinned_names(settings)]
+        found = [self._find(replace(settings, model=name)) for name in names]
+        for place, file in enumerate(found):
+            others = found[place + 1 :]
+            room = Room(
+                promised_bytes=state.pool.untouched_bytes() + sum(map(_size_of, others)),
+                num_sharing=1 + len(others),
+            )
+            model = load_file(load_model, settings, self._overrides, file, room, self._report_loading)
+            # What the operator named first stays only until another needs its place.
+            state.pool.add(model, is_pinned=place > 0)
+        state.enter("ready")
+
+    def _find(self, settings: Settings) -> ModelFile:
+        state = self._state
         found = find_model(settings, lambda text, share: state.enter("loading", text, progress=share))
         if state.library is not None:
             state.library.add_file(found)
-        model = load_model(settings, found, self._report_loading)
-        state.pool.add(model)
-        state.enter("ready")
+        return found
 
     def _report_loading(self, text: str, share: float | None) -> None:
         phase = "warming" if text.startswith("warming") else "loading"
@@ -121,8 +145,9 @@ class Appliance:
         self._state.enter("failed", error.message)
 
 
-def open_appliance(settings: Settings) -> Appliance:
+def open_appliance(settings: Settings, overrides: ModelOverrides | None = None) -> Appliance:
     """Take the address and build an appliance on it. Raises PortTaken or BadSetting before anything loads."""
+    overrides = overrides or ModelOverrides({})
     certificate = Certificate.from_settings(settings.tls_cert, settings.tls_key)
     access = _access_rules(settings)
     hosts = allowed_names(settings.allowed_hosts)
@@ -131,12 +156,17 @@ def open_appliance(settings: Settings) -> Appliance:
     state = ApplianceState(
         pool=ModelPool(),
         limits=ServerLimits.from_settings(settings),
-        library=ModelLibrary(Catalog.load(), ModelStore(paths.models_dir(settings.models_dir))),
-        loader=lambda model: _load_again(settings, model),
+        library=ModelLibrary(
+            Catalog.load(),
+            ModelStore(paths.models_dir(settings.models_dir), shipped=paths.shipped_model()),
+            aliases=overrides.aliases(),
+        ),
+        loader=lambda model, room, report: _load_again(settings, overrides, model, room, report),
+        residency=_residency_rules(settings),
     )
     app = create_app(state, access=access, hosts=hosts, origins=origins)
     server = HttpServer(app, *listeners, state=state, certificate=certificate)
-    return Appliance(settings, state, server)
+    return Appliance(settings, state, server, overrides)
 
 
 def _access_rules(settings: Settings) -> AccessRules:
@@ -164,11 +194,53 @@ def _bind_all(settings: Settings) -> list[socket.socket]:
     return listeners
 
 
-def _load_again(settings: Settings, model: LibraryModel) -> ResidentModel:
-    """Load a model that a request asks for while none is loaded."""
+def _residency_rules(settings: Settings) -> ResidencyRules:
+    """Raises BadSetting."""
+    text = settings.keep_alive.strip().lower()
+    try:
+        kept_s = FOREVER_S if text == "forever" else keep_alive_s(text)
+    except InvalidRequest:
+        raise BadSetting(
+            f"--keep-alive is {settings.keep_alive!r}; write a duration such as 5m or 1h30m, or forever",
+            param="keep_alive",
+        ) from None
+    return ResidencyRules(
+        keep_alive_s=FOREVER_S if kept_s is None else kept_s, max_models=settings.max_models
+    )
+
+
+def pinned_names(settings: Settings) -> list[str]:
+    return [name.strip() for name in (settings.pin or "").split(",") if name.strip()]
+
+
+def _size_of(file: ModelFile) -> int:
+    """About what its weights will take."""
+    paths_of = file.path.glob("*.safetensors") if file.path.is_dir() else [file.path]
+    return sum(path.stat().st_size for path in paths_of)
+
+
+def load_file(
+    load: Callable[[Settings, ModelFile, Report, Room], ResidentModel],
+    settings: Settings,
+    overrides: ModelOverrides,
+    file: ModelFile,
+    room: Room,
+    report: Report,
+) -> ResidentModel:
+    """Load a model as the settings file wants that one."""
+    override = overrides.of(file.model_id)
+    if override.context is not None:
+        settings = replace(settings, context=override.context)
+    return override.apply(load(settings, file, report, room))
+
+
+def _load_again(
+    settings: Settings, overrides: ModelOverrides, model: LibraryModel, room: Room, report: Report
+) -> ResidentModel:
+    """Load a model that a request asks for."""
     from appliance.loader import load_model
 
-    return load_model(settings, model.file, lambda text, _: logger.info("%s", text))
+    return load_file(load_model, settings, overrides, model.file, room, report)
 
 
 def find_model(settings: Settings, report: Callable[[str, float | None], None]) -> ModelFile:

@@ -65,6 +65,7 @@ RULES = {
         ours=appliance("catalog derived_models download errors formats paths"), others=("msgspec",)
     ),
     "appliance.model_pool": Rule(ours=("appliance.engine", "appliance.errors", "appliance.text")),
+    "appliance.model_overrides": Rule(ours=appliance("errors model_pool text"), others=("msgspec",)),
     "appliance.download": Rule(
         ours=(
             "appliance.catalog",
@@ -95,7 +96,8 @@ RULES = {
     ),
     "appliance.serve": Rule(
         ours=appliance(
-            "api_keys catalog config download errors loader model_library model_pool paths server"
+            "api_keys catalog config download errors loader model_library model_overrides model_pool paths "
+            "server"
         ),
     ),
     "appliance.commands": Rule(
@@ -103,7 +105,7 @@ RULES = {
             "tui.run",
             *appliance(
                 "__main__ api_keys bench catalog config desktop download engine errors formats installation "
-                "loader logs model_pool observe paths serve server.listener service text"
+                "loader logs model_overrides model_pool observe paths serve server.listener service text"
             ),
         ),
         others=("msgspec", "rich"),

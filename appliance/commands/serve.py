@@ -6,10 +6,11 @@ import sys
 from types import FrameType
 
 from appliance import desktop
-from appliance.commands.settings_args import settings_from
+from appliance.commands.settings_args import settings_file_of, settings_from
 from appliance.config import Settings
 from appliance.errors import PortTaken
 from appliance.logs import configure_logs
+from appliance.model_overrides import ModelOverrides
 from appliance.serve import Appliance, open_appliance, stop_at_once
 
 _POLL_S = 0.2
@@ -25,7 +26,7 @@ def serve(args: argparse.Namespace) -> int:
     has_dashboard = wants_dashboard and sys.stdin.isatty() and sys.stdout.isatty()
     is_desktop = desktop.is_desktop_start()
     try:
-        appliance = open_appliance(settings)
+        appliance = open_appliance(settings, ModelOverrides.read(settings_file_of(args)))
     except PortTaken as error:
         if is_desktop and error.appliance_url is not None:
             desktop.open_page(error.appliance_url)  # a second double-click

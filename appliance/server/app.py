@@ -27,6 +27,7 @@ from appliance.server.rerank import rerank_routes
 from appliance.server.security import Gate
 from appliance.server.snapshot import SnapshotSource
 from appliance.server.system import system_routes
+from appliance.server.system_models import system_model_routes
 from appliance.server.web_page import web_routes
 
 
@@ -44,6 +45,7 @@ def create_app(
         route_handlers=[
             *web_routes(),
             *system_routes(state, snapshots),
+            *system_model_routes(state),
             *openai_routes(state),
             *embedding_routes(state),
             *rerank_routes(state),

@@ -16,7 +16,7 @@ from appliance.errors import NotReady, UnknownModel
 from appliance.model_library import ModelLibrary
 from appliance.model_pool import ModelDefaults, ModelPool, ResidentModel
 from appliance.observe.latency import LatencyRecorder
-from appliance.server.residency import Loader, Residency
+from appliance.server.residency import Loader, Residency, ResidencyRules
 from appliance.server.schemas import Phase
 from appliance.text.chat_template import ChatTemplate
 
@@ -69,13 +69,14 @@ class ApplianceState:
         latency: LatencyRecorder | None = None,
         library: ModelLibrary | None = None,
         loader: Loader | None = None,
+        residency: ResidencyRules | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pool = pool
         self.limits = limits or ServerLimits()
         self.latency = latency or LatencyRecorder()
         self.library = library
-        self.residency = Residency(pool, loader)
+        self.residency = Residency(pool, loader, residency or ResidencyRules())
         self._clock = clock
         self._started_s = clock()
         self._lock = threading.Lock()
@@ -125,7 +126,8 @@ class ApplianceState:
             return self.resident_model(name)
         model = self.first_model()
         if model is None:
-            raise NotReady("no model is loaded; load one, then ask again")
+            raise NotReady("no model is loaded; name one in the request, and it is loaded")
+        self.residency.hold(model)
         return model
 
     def resident_model(self, name: str) -> ResidentModel:
@@ -136,9 +138,11 @@ class ApplianceState:
         is_long = len(name) > _LONGEST_NAME_ECHOED
         name = name[:_LONGEST_NAME_ECHOED] + "..." if is_long else name
         try:
-            return self.pool.get(name)
+            model = self.pool.get(name)
         except UnknownModel:
-            return self._resident_by_other_name(name)
+            model = self._resident_by_other_name(name)
+        self.residency.hold(model)
+        return model
 
     async def loaded_model(self, name: str | None) -> ResidentModel:
         """As `model_for`, but load it first where that is needed and possible."""

@@ -186,7 +186,7 @@ class Ollama:
         model_id = base_id(self._state, model)
         self._state.residency.used(model_id, wanted_s or None)
         if wanted_s == 0:
-            self._state.residency.unload(model_id)
+            self._state.residency.unload(model_id, spares_pinned=True)
         writer = None if params.num_logprobs is None else LogprobWriter(model.tokenizer, params.num_logprobs)
         return _Started(group=group, logprobs=writer, arrival=arrival)
 

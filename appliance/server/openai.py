@@ -1,5 +1,6 @@
 """OpenAI's routes: models, chat and text completions. Decodes, checks and starts; knows no sockets."""
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
 from appliance.engine.sequence import SamplingParams, ServiceClass
+from appliance.errors import UnknownModel
+from appliance.model_library import LibraryModel
 from appliance.model_pool import ResidentModel
 from appliance.server.access import access_of
 from appliance.server.answers import Answer, AnswerFormat
@@ -75,7 +78,7 @@ class OpenAI:
         body = await read_body(request.scope, request.receive, self._state.limits)
         received_s = self._state.latency.clock()
         wanted = self._chat_decoder.decode(body)
-        model = self._state.model_for(wanted.model)
+        model = await self._state.loaded_model(wanted.model)
         params = chat_params(wanted, model.tokenizer)
         num_per_prompt = num_choices(wanted, num_prompts=1, limit=self._state.limits.max_choices)
         stop = stop_strings(wanted)
@@ -110,7 +113,7 @@ class OpenAI:
         body = await read_body(request.scope, request.receive, self._state.limits)
         received_s = self._state.latency.clock()
         wanted = self._completion_decoder.decode(body)
-        model = self._state.model_for(wanted.model)
+        model = await self._state.loaded_model(wanted.model)
         params = completion_params(wanted, model.tokenizer)
         given = completion_prompts(wanted.prompt)
         made = best_of(wanted, num_prompts=len(given), limit=self._state.limits.max_choices)
@@ -186,17 +189,15 @@ def openai_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
     async def create_completion(request: Request[Any, Any, Any]) -> ASGIApp:
         return await api.complete(request)
 
-    @route("/v1/models", http_method=_LOOK, sync_to_thread=False)
-    def list_models() -> Response[bytes]:
-        cards = [_card(model) for model in state.pool.list()]
-        return json_response(msgspec.json.encode(ModelList(data=cards)))
+    @route("/v1/models", http_method=_LOOK)
+    async def list_models() -> Response[bytes]:
+        return json_response(msgspec.json.encode(ModelList(data=await _cards(state))))
 
-    @route("/v1/models/{model_id:path}", http_method=_LOOK, sync_to_thread=False)
-    def get_model(request: Request[Any, Any, Any]) -> Response[bytes]:
+    @route("/v1/models/{model_id:path}", http_method=_LOOK)
+    async def get_model(request: Request[Any, Any, Any]) -> Response[bytes]:
         # A path parameter keeps the slashes that a model's name may hold, and a leading one of its own.
         name = str(request.path_params["model_id"]).removeprefix("/")
-        card = _card(state.resident_model(name))
-        return json_response(msgspec.json.encode(card))
+        return json_response(msgspec.json.encode(await _card_of(state, name)))
 
     return [create_chat_completion, create_completion, list_models, get_model]
 
@@ -237,6 +238,30 @@ def _logprob_writer(model: ResidentModel, params: SamplingParams) -> LogprobWrit
 
 def _text_of(model: ResidentModel, prompt: str | list[int]) -> str:
     return prompt if isinstance(prompt, str) else model.tokenizer.decode(prompt)
+
+
+async def _cards(state: ApplianceState) -> list[ModelCard]:
+    """What answers now, then what is loaded when it is asked for."""
+    cards = {model.model_id: _card(model) for model in state.pool.list()}
+    found = await asyncio.to_thread(state.library.models) if state.library else ()
+    for model in found:
+        cards.setdefault(model.name, _library_card(model))
+    return list(cards.values())
+
+
+async def _card_of(state: ApplianceState, name: str) -> ModelCard:
+    """Raises UnknownModel."""
+    try:
+        return _card(state.resident_model(name))
+    except UnknownModel:
+        if state.library is None:
+            raise
+    return _library_card(await asyncio.to_thread(state.library.find, name))
+
+
+def _library_card(model: LibraryModel) -> ModelCard:
+    length = model.entry.context_length if model.entry else None
+    return ModelCard(id=model.name, created=int(model.modified_s), max_model_len=length)
 
 
 def _card(model: ResidentModel) -> ModelCard:

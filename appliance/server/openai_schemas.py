@@ -288,7 +288,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "local"
-    max_model_len: int
+    max_model_len: int | None  # tokens; None until the model was loaded once
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from appliance.server import operations
 from appliance.server.error_shapes import AnthropicError, OllamaError
 from appliance.server.schemas import SystemSnapshot
 from appliance.server.system import Health
+from appliance.server.system_models import ModelStatuses, NamedModel
 
 Schema = type[msgspec.Struct]
 JSON, SSE, NDJSON, TEXT = "application/json", "text/event-stream", "application/x-ndjson", "text/plain"
@@ -210,5 +211,38 @@ OPERATIONS = (
         group="Operations",
         summary="The same twice a second",
         media_type=SSE,
+    ),
+    Operation(
+        method="GET",
+        path="/system/v1/models",
+        group="Operations",
+        summary="Every model and its state",
+        answer=ModelStatuses,
+    ),
+    Operation(
+        method="POST",
+        path="/system/v1/models/pull",
+        group="Operations",
+        summary="Download a model of the catalogue",
+        request=NamedModel,
+        answer=ollama.Status,
+        stream=NDJSON,
+    ),
+    Operation(
+        method="POST",
+        path="/system/v1/models/load",
+        group="Operations",
+        summary="Load a model",
+        request=NamedModel,
+        answer=ollama.Status,
+        stream=NDJSON,
+    ),
+    Operation(
+        method="POST",
+        path="/system/v1/models/unload",
+        group="Operations",
+        summary="Unload a model when its answers have ended",
+        request=NamedModel,
+        answer=ModelStatuses,
     ),
 )

@@ -22,12 +22,13 @@ from appliance.engine.scheduler import Scheduler
 from appliance.engine.stream import MOST_UNREAD
 from appliance.formats.gguf import read_gguf
 from appliance.model_library import LibraryModel, ModelLibrary
-from appliance.model_pool import ModelFacts, ModelPool, ResidentModel
+from appliance.model_pool import ModelFacts, ModelPool, ResidentModel, Room
 from appliance.server.access import AccessRules
 from appliance.server.app import create_app
 from appliance.server.appliance_state import ApplianceState, ServerLimits
 from appliance.server.http_server import HttpServer
 from appliance.server.listener import bind
+from appliance.server.residency import Report
 from appliance.text.chat_template import ChatTemplate
 from appliance.text.constraints import ConstraintCompiler
 from appliance.text.gguf_tokenizer import tokenizer_from_gguf
@@ -101,7 +102,7 @@ def make_rig(
         num_blocks=num_blocks, block_size=_BLOCK_SIZE, vocab_size=TOKENIZER.vocab_size, step_s=step_s
     )
 
-    def load_again(found: LibraryModel) -> ResidentModel:
+    def load_again(found: LibraryModel, _room: Room, _report: Report) -> ResidentModel:
         rig.scheduler, rig.model = make_resident(runner, num_blocks, model_id=found.base_id, **shape)
         rig.engine = rig.model.engine
         rig.engine.start()

@@ -198,8 +198,8 @@ def test_logprobs_of_a_stop_string_go_with_it(rig: Rig, client: TestClient) -> N
 
 def test_minus_infinity_is_written_as_a_number(rig: Rig, client: TestClient) -> None:
     inner = rig.runner._logprobs
-    rig.runner._logprobs = lambda token_id, num: type(inner(0, 0))(
-        logprob=float("-inf"), top=((token_id, float("-inf")),) * num
+    rig.runner._logprobs = lambda token_id, params: type(inner(0, params))(
+        logprob=float("-inf"), top=((token_id, float("-inf")),) * params.num_logprobs
     )
     response = client.post(URL, json=chat(logprobs=True, top_logprobs=1))
     entry = response.json()["choices"][0]["logprobs"]["content"][0]

@@ -1,0 +1,84 @@
+"""What the settings file says of single models: `[models."name"]`. Knows no model files."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from appliance.errors import BadSetting
+from appliance.model_pool import ResidentModel
+from appliance.text.chat_template import ChatTemplate
+
+TABLE = "models"
+
+
+class ModelOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One table. `sampling` is in the names of Ollama's options: temperature, top_k, repeat_penalty."""
+
+    alias: str | list[str] = []
+    context: Annotated[int, msgspec.Meta(ge=16)] | None = None  # tokens
+    chat_template: str | None = None  # Jinja
+    system: str | None = None
+    sampling: dict[str, Any] = {}  # JSON
+
+    @property
+    def aliases(self) -> list[str]:
+        return [self.alias] if isinstance(self.alias, str) else self.alias
+
+    def apply(self, model: ResidentModel) -> ResidentModel:
+        """The same engine with these words. Raises UnsupportedModel for a template that is none."""
+        defaults = model.defaults
+        template = model.chat_template
+        if self.chat_template is not None:
+            tokens = model.tokenizer.bos_token, model.tokenizer.eos_token
+            template = ChatTemplate(self.chat_template, *tokens)
+        return replace(
+            model,
+            chat_template=template,
+            defaults=replace(
+                defaults,
+                system=self.system if self.system is not None else defaults.system,
+                options={**defaults.options, **self.sampling},
+            ),
+        )
+
+
+NONE = ModelOverride()
+
+
+class ModelOverrides:
+    """All of them, by the model's id."""
+
+    def __init__(self, by_id: Mapping[str, ModelOverride]) -> None:
+        self._by_id = dict(by_id)
+
+    @classmethod
+    def read(cls, settings_file: Path | None) -> "ModelOverrides":
+        """None where there is no file. Raises BadSetting naming the table and the field."""
+        try:
+            text = settings_file.read_text(encoding="utf-8") if settings_file else ""
+            table = tomllib.loads(text).get(TABLE, {})
+            made = cls(msgspec.convert(table, dict[str, ModelOverride]))
+        except FileNotFoundError:
+            return cls({})
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise BadSetting(f"the settings file {settings_file} cannot be read: {error}") from error
+        except msgspec.ValidationError as error:
+            raise BadSetting(f"[models] in {settings_file} is not valid: {error}", param=TABLE) from error
+        made.aliases()
+        return made
+
+    def of(self, model_id: str) -> ModelOverride:
+        return self._by_id.get(model_id, NONE)
+
+    def aliases(self) -> dict[str, str]:
+        """Alias -> model id. Raises BadSetting where two models want one."""
+        found: dict[str, str] = {}
+        for model_id, override in self._by_id.items():
+            for alias in map(str.lower, override.aliases):
+                if found.setdefault(alias, model_id) != model_id:
+                    raise BadSetting(f"the alias '{alias}' names both '{found[alias]}' and '{model_id}'")
+        return found

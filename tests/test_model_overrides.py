@@ -1,0 +1,68 @@
+"""Settings of single models: what is read, what is refused, what reaches the model."""
+
+from pathlib import Path
+
+import pytest
+
+from appliance.config import resolve
+from appliance.errors import BadSetting
+from appliance.model_overrides import ModelOverrides
+from server.rig import make_rig
+
+TEXT = """
+context = 64
+[models."tiny"]
+alias = ["gpt-4", "Small"]
+context = 32
+system = "be brief"
+chat_template = "{{ messages[0].content }}"
+sampling = { temperature = 0.1, top_k = 3 }
+[models."other"]
+alias = "big"
+"""
+
+
+def read(folder: Path, text: str) -> ModelOverrides:
+    file = folder / "settings.toml"
+    file.write_text(text, encoding="utf-8")
+    return ModelOverrides.read(file)
+
+
+def test_a_table_of_a_model_reaches_it(tmp_path: Path) -> None:
+    overrides = read(tmp_path, TEXT)
+    assert overrides.aliases() == {"gpt-4": "tiny", "small": "tiny", "big": "other"}
+    assert overrides.of("tiny").context == 32
+    with make_rig() as rig:
+        model = overrides.of("tiny").apply(rig.model)
+        assert model.defaults.system == "be brief"
+        assert model.defaults.options == {"temperature": 0.1, "top_k": 3}
+        assert model.chat_template is not None
+        assert model.chat_template.source == "{{ messages[0].content }}"
+        assert model.engine is rig.engine
+        assert overrides.of("none").apply(rig.model) == rig.model
+
+
+def test_the_other_settings_of_the_file_still_count(tmp_path: Path) -> None:
+    read(tmp_path, TEXT)
+    assert resolve({}, environment={}, settings_file=tmp_path / "settings.toml").context == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[models.a]\nspeed = 1", "speed"),
+        ("[models.a]\ncontext = 3", "context"),
+        ("[models.a]\nsystem = 3", "system"),
+        ("models = 3", r"\[models\]"),
+        ('[models.a]\nalias = "x"\n[models.b]\nalias = "X"', "'x'"),
+        ("[models.a", "cannot be read"),
+    ],
+)
+def test_what_is_no_table_of_a_model_is_named(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(BadSetting, match=told):
+        read(tmp_path, text)
+
+
+def test_no_file_means_no_overrides(tmp_path: Path) -> None:
+    assert ModelOverrides.read(tmp_path / "none.toml").aliases() == {}
+    assert ModelOverrides.read(None).aliases() == {}
