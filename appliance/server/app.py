@@ -24,6 +24,7 @@ from appliance.server.openapi import openapi_routes
 from appliance.server.operations import operation_routes
 from appliance.server.request_body import ClientGone
 from appliance.server.rerank import rerank_routes
+from appliance.server.responses import responses_routes
 from appliance.server.security import Gate
 from appliance.server.snapshot import SnapshotSource
 from appliance.server.system import system_routes
@@ -47,6 +48,7 @@ def create_app(
             *system_routes(state, snapshots),
             *system_model_routes(state),
             *openai_routes(state),
+            *responses_routes(state),
             *embedding_routes(state),
             *rerank_routes(state),
             *ollama_routes(state),

@@ -16,8 +16,10 @@ from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
+from appliance.engine.sequence import ServiceClass
 from appliance.errors import InvalidRequest, UnsupportedField
 from appliance.model_pool import ResidentModel
+from appliance.server.access import access_of
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.cache_salt import tenant_salt
 from appliance.server.embedding_schemas import Embedding, EmbeddingList, EmbeddingRequest, PromptUsage
@@ -38,6 +40,7 @@ class EmbeddingWishes:
     dimensions: int | None = None
     max_tokens: int | None = None
     cache_salt: str = ""
+    service_class: ServiceClass = ServiceClass.SILVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,7 @@ def embedding_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
             dimensions=wanted.dimensions,
             max_tokens=_truncation(wanted.truncate_prompt_tokens, model),
             cache_salt=tenant_salt(request.scope),
+            service_class=access_of(request.scope).class_for(ServiceClass.SILVER),
         )
 
         async def work() -> bytes:
@@ -108,7 +112,12 @@ async def embed(
         return [_token_ids(tokenizer, item, f"input[{index}]", most) for index, item in enumerate(inputs)]
 
     prompts = await run_text_work(sum(map(len, inputs)), encode)
-    terms = ReadingTerms(field="input", deadline_s=state.limits.deadline_s, cache_salt=wishes.cache_salt)
+    terms = ReadingTerms(
+        field="input",
+        deadline_s=state.limits.deadline_s,
+        cache_salt=wishes.cache_salt,
+        service_class=wishes.service_class,
+    )
     readings = await read_prompts(model, prompts, terms)
     return Embedded(
         vectors=[_vector(reading.hidden_state, wishes.dimensions) for reading in readings],

@@ -9,8 +9,10 @@ from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
+from appliance.engine.sequence import ServiceClass
 from appliance.errors import InvalidRequest, PromptTooLong, UnknownModel
 from appliance.model_pool import ResidentModel
+from appliance.server.access import access_of
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.cache_salt import tenant_salt
 from appliance.server.embeddings import (
@@ -60,6 +62,7 @@ class OllamaEmbeddings:
             dimensions=wanted.dimensions or None,
             max_tokens=longest_prompt(model) if wanted.truncate else None,
             cache_salt=tenant_salt(request.scope),
+            service_class=access_of(request.scope).class_for(ServiceClass.SILVER),
         )
         return self._answer(model, wanted.input or [], wishes, wanted.keep_alive, body)
 
@@ -68,7 +71,10 @@ class OllamaEmbeddings:
         body = await read_body(request.scope, request.receive, self._state.limits)
         wanted = self._older_decoder.decode(body)
         model = await self._model(model_name(wanted))
-        wishes = EmbeddingWishes(cache_salt=tenant_salt(request.scope))
+        wishes = EmbeddingWishes(
+            cache_salt=tenant_salt(request.scope),
+            service_class=access_of(request.scope).class_for(ServiceClass.SILVER),
+        )
 
         def vector(embedded: Embedded) -> msgspec.Struct:
             return OneEmbedded(embedding=next(iter(embedded.vectors), array("f")).tolist())

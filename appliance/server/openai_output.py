@@ -71,17 +71,20 @@ def content_grammar(request: SamplingFields) -> Grammar | None:
 
 def tool_rules(request: ChatRequest) -> ToolRules:
     """Raises InvalidRequest naming the tool at fault."""
-    tools = tools_of(request.tools or ())
-    names = [tool.name for tool in tools]
-    choice, callable_names = _tool_choice(request.tool_choice, names)
+    return tool_choice_of(request.tool_choice, tools_of(request.tools or ()))
+
+
+def tool_choice_of(wanted: Any, tools: tuple[Tool, ...]) -> ToolRules:  # Any: JSON
+    """Raises InvalidRequest where the choice names no tool, or there is none to be called."""
+    choice, callable_names = _tool_choice(wanted, [tool.name for tool in tools])
     if choice is ToolChoice.REQUIRED and not tools:
         raise InvalidRequest("'tool_choice' asks for a call and there are no 'tools'", param="tool_choice")
     return ToolRules(tools, choice, callable_names)
 
 
-def tools_of(definitions: Sequence[ToolDefinition]) -> tuple[Tool, ...]:
-    """Raises InvalidRequest naming the tool at fault."""
-    tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(definitions))
+def tools_of(definitions: Sequence[ToolDefinition], *, inside: str = ".function") -> tuple[Tool, ...]:
+    """`inside` is where the protocol has a function's fields. Raises InvalidRequest naming the tool."""
+    tools = tuple(_tool(tool, f"tools[{index}]", inside) for index, tool in enumerate(definitions))
     if len(tools) > _MAX_TOOLS:
         raise InvalidRequest(f"'tools' has {len(tools)} entries; the most is {_MAX_TOOLS}", param="tools")
     names = [tool.name for tool in tools]
@@ -152,7 +155,7 @@ def _bounded(source: str, field: str) -> str:
     return source
 
 
-def _tool(definition: ToolDefinition, place: str) -> Tool:
+def _tool(definition: ToolDefinition, place: str, inside: str) -> Tool:
     if definition.type != "function":
         raise UnsupportedField(f"{place}.type", remedy="send tools of type 'function'")
     function = definition.function
@@ -160,16 +163,16 @@ def _tool(definition: ToolDefinition, place: str) -> Tool:
         raise InvalidRequest(f"'{place}.function' is missing", param=f"{place}.function")
     if not _TOOL_NAME.fullmatch(function.name):
         raise InvalidRequest(
-            f"'{place}.function.name' is '{function.name[:80]}'; "
+            f"'{place}{inside}.name' is '{function.name[:80]}'; "
             "use 1 to 64 letters, digits, '_', '.' and '-'",
-            param=f"{place}.function.name",
+            param=f"{place}{inside}.name",
         )
     return Tool(
         name=function.name,
         description=function.description or "",
         parameters=function.parameters,
         is_strict=bool(function.strict),
-        field=f"{place}.function.parameters",
+        field=f"{place}{inside}.parameters",
     )
 
 

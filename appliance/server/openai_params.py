@@ -61,7 +61,7 @@ def completion_params(request: CompletionRequest, tokenizer: Tokenizer) -> Sampl
     return sampling_params(
         request,
         max_tokens=DEFAULT_COMPLETION_TOKENS if max_tokens is None else max_tokens,
-        num_logprobs=_checked_logprobs(request.logprobs, "logprobs"),
+        num_logprobs=checked_logprobs(request.logprobs, "logprobs"),
         tokenizer=tokenizer,
     )
 
@@ -195,7 +195,7 @@ def _is_given(raw: msgspec.Raw) -> bool:
 
 
 def _chat_logprobs(request: ChatRequest) -> int | None:
-    num_top = _checked_logprobs(request.top_logprobs, "top_logprobs")
+    num_top = checked_logprobs(request.top_logprobs, "top_logprobs")
     if not request.logprobs:
         if num_top is not None:
             raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true; set it", param="top_logprobs")
@@ -203,7 +203,7 @@ def _chat_logprobs(request: ChatRequest) -> int | None:
     return num_top or 0
 
 
-def _checked_logprobs(value: int | None, field: str) -> int | None:
+def checked_logprobs(value: int | None, field: str) -> int | None:
     if value is not None and not 0 <= value <= _MAX_LOGPROBS:
         raise InvalidRequest(f"'{field}' is {value}; it must lie between 0 and {_MAX_LOGPROBS}", param=field)
     return value

@@ -15,7 +15,7 @@ from appliance.server.openai_schemas import ChatMessage, ChatRequest, ContentPar
 from appliance.text.infill import infill_token_ids
 
 # The system's own instructions under two names.
-_ROLES = {
+ROLES = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -25,8 +25,8 @@ _ROLES = {
 _MAX_TEMPLATE_DEPTH = 32
 
 
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-_EFFORTS_WITHOUT_THOUGHT = ("none", "minimal")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+EFFORTS_WITHOUT_THOUGHT = ("none", "minimal")
 
 
 def chat_turn(request: ChatRequest) -> ChatTurn:
@@ -38,9 +38,9 @@ def chat_turn(request: ChatRequest) -> ChatTurn:
             param="chat_template_kwargs",
         )
     effort = request.reasoning_effort
-    if effort is not None and effort not in _EFFORTS:
+    if effort is not None and effort not in EFFORTS:
         raise InvalidRequest(
-            f"'reasoning_effort' is '{effort[:50]}'; use one of {', '.join(_EFFORTS)}",
+            f"'reasoning_effort' is '{effort[:50]}'; use one of {', '.join(EFFORTS)}",
             param="reasoning_effort",
         )
     rules = tool_rules(request)
@@ -51,7 +51,7 @@ def chat_turn(request: ChatRequest) -> ChatTurn:
         callable_names=rules.callable_names,
         is_parallel=request.parallel_tool_calls is not False and not rules.is_named,
         content=content_grammar(request),
-        thinks=None if effort is None else effort not in _EFFORTS_WITHOUT_THOUGHT,
+        thinks=None if effort is None else effort not in EFFORTS_WITHOUT_THOUGHT,
         effort=effort,
         options=options,
     )
@@ -103,17 +103,17 @@ def completion_prompts(prompt: str | list[str | int | list[int]] | None) -> list
 
 
 def _template_message(message: ChatMessage, place: str) -> dict[str, Any]:
-    role = _ROLES.get(message.role)
+    role = ROLES.get(message.role)
     if role is None:
         raise InvalidRequest(
-            f"'{place}.role' is '{message.role[:50]}'; the roles are {', '.join(_ROLES)}",
+            f"'{place}.role' is '{message.role[:50]}'; the roles are {', '.join(ROLES)}",
             param=f"{place}.role",
         )
     rendered: dict[str, Any] = {"role": role, "content": _content_text(message, f"{place}.content")}
     if message.name is not None:
         rendered["name"] = message.name
     if message.tool_calls:
-        rendered["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+        rendered["tool_calls"] = [template_call(call) for call in message.tool_calls]
     if message.reasoning_content is not None:
         rendered["reasoning_content"] = message.reasoning_content
     if message.tool_call_id is not None:
@@ -142,7 +142,7 @@ def _part_text(part: ContentPart, place: str) -> str:
     return part.text
 
 
-def _tool_call(call: ToolCall) -> dict[str, Any]:
+def template_call(call: ToolCall) -> dict[str, Any]:
     """Templates expect arguments as an object; text that is none is shown as it is."""
     text = call.function.arguments or "{}"
     arguments: object = text

@@ -9,6 +9,7 @@ from appliance.server import embedding_schemas as embeddings
 from appliance.server import ollama_schemas as ollama
 from appliance.server import openai_schemas as openai
 from appliance.server import operations
+from appliance.server import responses_schemas as responses
 from appliance.server.error_shapes import AnthropicError, OllamaError
 from appliance.server.schemas import SystemSnapshot
 from appliance.server.system import Health
@@ -66,6 +67,22 @@ OPERATIONS = (
         request=openai.CompletionRequest,
         answer=openai.Completion,
         stream=SSE,
+    ),
+    _openai(
+        "POST",
+        "/v1/responses",
+        "Answer, and keep the answer so that another can go on from it",
+        request=responses.ResponsesRequest,
+        answer=responses.ResponseBody,
+        stream=SSE,
+    ),
+    _openai("GET", "/v1/responses/{response_id}", "A kept answer", answer=responses.ResponseBody),
+    _openai("DELETE", "/v1/responses/{response_id}", "Forget it", answer=responses.DeletedResponse),
+    _openai(
+        "GET",
+        "/v1/responses/{response_id}/input_items",
+        "What was said to it",
+        answer=responses.ItemList,
     ),
     _openai(
         "POST",

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.engine.sequence import FinishReason, SamplingParams
+from appliance.engine.sequence import FinishReason, SamplingParams, ServiceClass
 from appliance.engine.stream import FinishEvent, TokenEvent
 from appliance.errors import DeadlinePassed, GenerationFailed, NotReady, PromptTooLong
 from appliance.model_pool import ResidentModel
@@ -32,6 +32,7 @@ class ReadingTerms:
     field: str
     deadline_s: float | None
     cache_salt: str
+    service_class: ServiceClass
     scored_token_ids: tuple[int, ...] = ()
 
 
@@ -74,7 +75,11 @@ async def _read_prompt(model: ResidentModel, prompt: list[int], terms: ReadingTe
     )
     token: TokenEvent | None = None
     with model.engine.submit(
-        prompt, params, deadline_s=terms.deadline_s, cache_salt=terms.cache_salt
+        prompt,
+        params,
+        deadline_s=terms.deadline_s,
+        cache_salt=terms.cache_salt,
+        service_class=terms.service_class,
     ) as stream:
         async for event in stream:
             if isinstance(event, FinishEvent):

@@ -12,8 +12,10 @@ from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
+from appliance.engine.sequence import ServiceClass
 from appliance.errors import InvalidRequest
 from appliance.model_pool import ResidentModel
+from appliance.server.access import access_of
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.cache_salt import tenant_salt
 from appliance.server.embedding_schemas import (
@@ -53,7 +55,11 @@ def rerank_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
         texts = _texts(wanted)
         salt = tenant_salt(request.scope)
         terms = ReadingTerms(
-            field="documents", deadline_s=state.limits.deadline_s, cache_salt=salt, scored_token_ids=answers
+            field="documents",
+            deadline_s=state.limits.deadline_s,
+            cache_salt=salt,
+            scored_token_ids=answers,
+            service_class=access_of(request.scope).class_for(ServiceClass.SILVER),
         )
 
         async def work() -> bytes:
