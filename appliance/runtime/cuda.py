@@ -98,6 +98,17 @@ class CudaBackend:
         """
         before = free_bytes()
         self.attach_kv(_REHEARSAL_BLOCKS)
+        self.run_largest(step_tokens)
+        pool_bytes = (
+            self._layout.token_bytes * self._layout.block_size * self._config.num_layers * _REHEARSAL_BLOCKS
+        )
+        taken = before - free_bytes() - pool_bytes
+        self.detach_kv()
+        return max(taken, 0)
+
+    @torch.inference_mode()
+    def run_largest(self, step_tokens: int) -> None:
+        """Run the largest prompt and choose by the widest rules. Writes into block 0."""
         outputs = self.forward(
             largest_prompt(
                 num_tokens=step_tokens,
@@ -111,12 +122,6 @@ class CudaBackend:
         choose_rows(outputs.logits, [widest] * len(outputs.logits))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        pool_bytes = (
-            self._layout.token_bytes * self._layout.block_size * self._config.num_layers * _REHEARSAL_BLOCKS
-        )
-        taken = before - free_bytes() - pool_bytes
-        self.detach_kv()
-        return max(taken, 0)
 
     @torch.inference_mode()
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:

@@ -1,0 +1,1 @@
+"""Checks and measures the GPU engine on a machine that has little more than torch and triton."""
