@@ -9,8 +9,12 @@ _PLAIN = "%(asctime)s %(levelname)-7s %(message)s"
 _FILE_BYTES = 5 * 2**20
 
 
+# What every record has; the rest are fields that a line was given.
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the traceback where there is one."""
+    """One JSON object a line: time, level, logger, message, the line's fields, a traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -18,10 +22,11 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **{name: value for name, value in vars(record).items() if name not in _USUAL},
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def configure_logs(*, as_json: bool, file: Path | None = None) -> None:

@@ -80,7 +80,7 @@ RULES = {
             "api_keys catalog config derived_models download.workspace engine errors model_library "
             "model_pool observe text"
         ),
-        others=("litestar", "msgspec", "psutil", "uvicorn", "uvloop"),
+        others=("litestar", "msgspec", "prometheus_client", "psutil", "uvicorn", "uvloop"),
     ),
     # Shared with the dashboard, which has nothing else of the server.
     "appliance.server.schemas": Rule(others=("msgspec",)),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.logs import configure_logs
+from appliance.logs import JsonFormatter, configure_logs
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +111,10 @@ def test_configuring_twice_does_not_double_the_lines(capsys: pytest.CaptureFixtu
     configure_logs(as_json=True)
     logging.getLogger("x").info("once")
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_json_lines_hold_the_fields_that_a_line_was_given() -> None:
+    record = logging.makeLogRecord({"msg": "done", "levelname": "INFO", "request_id": "id-1", "ttft_s": 0.5})
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["message"], line["request_id"], line["ttft_s"]) == ("done", "id-1", 0.5)
+    assert "msg" not in line

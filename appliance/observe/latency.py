@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from appliance.engine.percentiles import PercentileReading, PercentileWindow
+from appliance.observe.histogram import Histogram
+from appliance.observe.request_ring import RequestRing
 
 WINDOW_S = 60.0
 # 32 streams of 20 tokens/s fill it in 13 s; sorting more takes longer than a watcher's second reading.
@@ -32,6 +34,7 @@ class LatencyRecorder:
 
     def __init__(self, *, window_s: float = WINDOW_S, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
+        self.requests = RequestRing()
         self._window_s = window_s
         self._ttft = PercentileWindow(window_s, _REQUEST_CAPACITY, clock)
         self._tpot = PercentileWindow(window_s, _REQUEST_CAPACITY, clock)
@@ -61,22 +64,55 @@ class LatencyRecorder:
 
 
 class SequenceTiming:
-    """One sequence's clock, from its request's last byte in. Feeds the recorder as it goes."""
+    """One sequence's clock, from its request's last byte in. Feeds the recorder as it goes.
 
-    def __init__(self, recorder: LatencyRecorder, *, received_s: float) -> None:
+    Made when its sequence was just submitted. `gaps` counts its gaps with those of the same model.
+    """
+
+    def __init__(
+        self, recorder: LatencyRecorder, *, received_s: float, gaps: Histogram | None = None
+    ) -> None:
+        self.clock = recorder.clock
         self._recorder = recorder
+        self._gaps = gaps
         self._received_s = received_s
+        self._submitted_s = recorder.clock()
         self._first_arrival_s: float | None = None
         self._last_arrival_s: float | None = None
         self._num_tokens = 0
         self.ttft_s: float | None = None
+        self.queue_s: float | None = None
+        self.longest_gap_s: float | None = None
+        self.detokenize_s = 0.0
+
+    @property
+    def prepare_s(self) -> float:
+        return self._submitted_s - self._received_s
+
+    @property
+    def total_s(self) -> float:
+        return self._recorder.clock() - self._received_s
+
+    @property
+    def prefill_s(self) -> float | None:
+        """From the first step until the first token came here."""
+        if self._first_arrival_s is None:
+            return None
+        return max(0.0, self._first_arrival_s - self._submitted_s - (self.queue_s or 0.0))
+
+    @property
+    def decode_s(self) -> float | None:
+        """From the first token to the last."""
+        if self._first_arrival_s is None or self._last_arrival_s is None:
+            return None
+        return self._last_arrival_s - self._first_arrival_s
 
     @property
     def tpot_s(self) -> float | None:
         """Mean gap between tokens; None below two tokens."""
-        if self._first_arrival_s is None or self._last_arrival_s is None or self._num_tokens < 2:
+        if self.decode_s is None or self._num_tokens < 2:
             return None
-        return (self._last_arrival_s - self._first_arrival_s) / (self._num_tokens - 1)
+        return self.decode_s / (self._num_tokens - 1)
 
     def tokens_arrived(self, num_tokens: int) -> None:
         """Several tokens of one step count as one gap and then gaps of zero: that is what a reader sees."""
@@ -84,11 +120,17 @@ class SequenceTiming:
         if self._last_arrival_s is None:
             self._first_arrival_s = now
         else:
-            self._recorder.add_gap(now - self._last_arrival_s)
+            self._add_gap(now - self._last_arrival_s)
         for _ in range(num_tokens - 1):
-            self._recorder.add_gap(0.0)
+            self._add_gap(0.0)
         self._last_arrival_s = now
         self._num_tokens += num_tokens
+
+    def _add_gap(self, seconds: float) -> None:
+        self._recorder.add_gap(seconds)
+        self.longest_gap_s = max(self.longest_gap_s or 0.0, seconds)
+        if self._gaps is not None:
+            self._gaps.add(seconds)
 
     def first_token_out(self) -> None:
         """The first token's bytes were handed to the socket; later calls change nothing."""
@@ -97,6 +139,7 @@ class SequenceTiming:
             self._recorder.add_ttft(self.ttft_s)
 
     def finished(self, *, queue_s: float | None) -> None:
+        self.queue_s = queue_s
         if self.tpot_s is not None:
             self._recorder.add_tpot(self.tpot_s)
         if queue_s is not None:

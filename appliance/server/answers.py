@@ -5,6 +5,7 @@ something to say, so an error that comes before the first token still is a prope
 """
 
 import asyncio
+import time
 from typing import Protocol
 
 from litestar.enums import ScopeType
@@ -12,8 +13,10 @@ from litestar.types import HTTPScope, Receive, Scope, Send
 
 from appliance.errors import ApplianceError
 from appliance.observe.request_log import log_finished
+from appliance.observe.request_record import RequestRecord
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.generation import GenerationGroup, TokenUsage
+from appliance.server.request_body import RECEIVE_KEY
 from appliance.server.stream_writer import (
     EVENT_STREAM,
     StreamKind,
@@ -62,6 +65,7 @@ class Answer:
         self._is_streamed = is_streamed
         self._stream_kind = stream_kind
         self._is_client_gone = False
+        self._send_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == ScopeType.HTTP
@@ -78,14 +82,9 @@ class Answer:
             watcher.cancel()
             self._group.close()
             self._state.generation_ended(self._group)
-            log_finished(
-                self._request_id,
-                self._model_id,
-                usage=self._group.usage,
-                ttft_s=self._group.ttft_s,
-                tpot_s=self._group.tpot_s,
-                reason=self._reason(),
-            )
+            record = self._record(scope)
+            self._state.latency.requests.add(record)
+            log_finished(record)
 
     def _on_client_gone(self, _: "asyncio.Task[None]") -> None:
         self._is_client_gone = True
@@ -95,7 +94,32 @@ class Answer:
     def _reason(self) -> str:
         if self._is_client_gone:
             return "client gone"
-        return ",".join(end.reason.value for end in self._group.ends) or "failed"
+        # Each reason once: they are a label of the metrics.
+        return ",".join(sorted({end.reason.value for end in self._group.ends})) or "failed"
+
+    def _record(self, scope: HTTPScope) -> RequestRecord:
+        timing, usage = self._group.timing, self._group.usage
+        return RequestRecord(
+            request_id=self._request_id,
+            model=self._model_id,
+            service_class=self._group.service_class.value,
+            reason=self._reason(),
+            ended_unix_s=time.time(),
+            prompt_tokens=usage.num_prompt_tokens,
+            output_tokens=usage.num_output_tokens,
+            prefix_hit_tokens=usage.num_prefix_hit_tokens,
+            receive_s=scope["state"].get(RECEIVE_KEY, 0.0),
+            prepare_s=timing.prepare_s,
+            queue_s=timing.queue_s,
+            prefill_s=timing.prefill_s,
+            decode_s=timing.decode_s,
+            longest_gap_s=timing.longest_gap_s,
+            detokenize_s=timing.detokenize_s,
+            send_s=self._send_s,
+            ttft_s=timing.ttft_s,
+            tpot_s=timing.tpot_s,
+            total_s=timing.total_s,
+        )
 
     async def _send_whole(self, send: Send) -> None:
         deltas: list[DeltaEvent] = []

@@ -16,6 +16,7 @@ from appliance.server.error_responses import (
     handle_http_exception,
     handle_unexpected,
 )
+from appliance.server.metrics import metrics_routes
 from appliance.server.ollama import ollama_routes
 from appliance.server.ollama_embeddings import ollama_embedding_routes
 from appliance.server.ollama_models import ollama_model_routes
@@ -23,7 +24,9 @@ from appliance.server.openai import openai_routes
 from appliance.server.openapi import openapi_routes
 from appliance.server.operations import operation_routes
 from appliance.server.request_body import ClientGone
+from appliance.server.request_routes import request_routes
 from appliance.server.rerank import rerank_routes
+from appliance.server.response_counts import ResponseCounts
 from appliance.server.responses import responses_routes
 from appliance.server.security import Gate
 from appliance.server.snapshot import SnapshotSource
@@ -42,6 +45,7 @@ def create_app(
 ) -> ASGIApp:
     """Return the ASGI application. Where no key is required only loopback names are answered."""
     snapshots = snapshots or SnapshotSource(state)
+    responses = ResponseCounts()
     app = Litestar(
         route_handlers=[
             *web_routes(),
@@ -56,6 +60,8 @@ def create_app(
             *ollama_model_routes(state),
             *anthropic_routes(state),
             *operation_routes(state),
+            *request_routes(state.latency.requests),
+            *metrics_routes(state, responses),
             *openapi_routes(),
         ],
         exception_handlers={
@@ -67,4 +73,4 @@ def create_app(
         openapi_config=None,
         logging_config=None,
     )
-    return Gate(app, access=access, hosts=hosts, origins=origins)
+    return Gate(app, access=access, hosts=hosts, origins=origins, responses=responses)

@@ -79,7 +79,10 @@ class Generation:
                 yield self._end(event)
             elif not self._text.is_stopped:
                 self.timing.tokens_arrived(len(event.token_ids))
-                for delta in self._deltas(event):
+                began_s = self.timing.clock()
+                deltas = self._deltas(event)
+                self.timing.detokenize_s += self.timing.clock() - began_s
+                for delta in deltas:
                     yield delta
 
     def _deltas(self, event: TokenEvent) -> list[DeltaEvent]:
@@ -138,7 +141,10 @@ def _cause_of(failure: StepFailure | None) -> str:
 class GenerationGroup:
     """All choices of one request, started together; owned by the event loop."""
 
-    def __init__(self, generations: Sequence[Generation], *, num_per_prompt: int) -> None:
+    def __init__(
+        self, generations: Sequence[Generation], *, num_per_prompt: int, service_class: ServiceClass
+    ) -> None:
+        self.service_class = service_class
         self._generations = tuple(generations)
         self._num_per_prompt = num_per_prompt
         self._ends: list[TextEnd] = []
@@ -157,12 +163,17 @@ class GenerationGroup:
         return len(self._ends) == self.size and not self._ready
 
     @property
+    def timing(self) -> SequenceTiming:
+        """The first choice's clock."""
+        return self._generations[0].timing
+
+    @property
     def ttft_s(self) -> float | None:
-        return self._generations[0].timing.ttft_s
+        return self.timing.ttft_s
 
     @property
     def tpot_s(self) -> float | None:
-        return self._generations[0].timing.tpot_s
+        return self.timing.tpot_s
 
     @property
     def queue_place(self) -> QueuePlace | None:
@@ -282,11 +293,13 @@ def start_generations(
         if isinstance(error, PromptTooLong) or error.param == "messages":
             error.param = prompt_field
         raise
+    gaps = latency.requests.of_model(model.model_id).gap
+    timings = [SequenceTiming(latency, received_s=received_s, gaps=gaps) for _ in requests]
     generations = [
-        _generation(model, index, request, stream, SequenceTiming(latency, received_s=received_s), deadline_s)
-        for index, (request, stream) in enumerate(zip(requests, streams, strict=True))
+        _generation(model, index, request, stream, timing, deadline_s)
+        for index, (request, stream, timing) in enumerate(zip(requests, streams, timings, strict=True))
     ]
-    return GenerationGroup(generations, num_per_prompt=num_per_prompt)
+    return GenerationGroup(generations, num_per_prompt=num_per_prompt, service_class=service_class)
 
 
 def _generation(

@@ -11,7 +11,7 @@ from appliance.server import openai_schemas as openai
 from appliance.server import operations
 from appliance.server import responses_schemas as responses
 from appliance.server.error_shapes import AnthropicError, OllamaError
-from appliance.server.schemas import SystemSnapshot
+from appliance.server.schemas import FinishedRequests, SystemSnapshot
 from appliance.server.system import Health
 from appliance.server.system_models import ModelStatuses, NamedModel
 
@@ -221,6 +221,20 @@ OPERATIONS = (
         group="Operations",
         summary="What the dashboard shows",
         answer=SystemSnapshot,
+    ),
+    Operation(
+        method="GET",
+        path="/system/v1/requests",
+        group="Operations",
+        summary="Finished requests, stage by stage, with percentiles",
+        answer=FinishedRequests,
+    ),
+    Operation(
+        method="GET",
+        path="/metrics",
+        group="Operations",
+        summary="Everything that Prometheus scrapes",
+        media_type=TEXT,
     ),
     Operation(
         method="GET",

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import time
 from typing import Generic, TypeVar
 
 import msgspec
@@ -12,6 +13,8 @@ from appliance.errors import InvalidRequest
 from appliance.server.appliance_state import ServerLimits
 from appliance.server.error_responses import BodyTooLarge, UnsupportedMediaType
 
+# Where a scope's state holds the seconds that its body took to come in.
+RECEIVE_KEY = "appliance_receive_s"
 _log = logging.getLogger(__name__)
 _RequestT = TypeVar("_RequestT", bound=msgspec.Struct)
 
@@ -37,13 +40,14 @@ async def read_body(scope: HTTPScope, receive: Receive, limits: ServerLimits) ->
     announced = header(scope, b"content-length")
     if announced and announced.isdigit() and int(announced) > limits.max_body_bytes:
         raise BodyTooLarge(limits.max_body_bytes)
-    parts, num_bytes, more = [], 0, True
+    parts, num_bytes, more, began_s = [], 0, True, time.monotonic()
     while more:
         part, more = await _receive_part(receive, limits.body_timeout_s)
         num_bytes += len(part)
         if num_bytes > limits.max_body_bytes:
             raise BodyTooLarge(limits.max_body_bytes)
         parts.append(part)
+    scope["state"][RECEIVE_KEY] = time.monotonic() - began_s
     return b"".join(parts)
 
 

@@ -124,3 +124,42 @@ class SystemSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemorySnapshot | None = None
     gpus: tuple[GpuSnapshot, ...] = ()
     sequences: tuple[LiveSequence, ...] = ()
+
+
+class RequestStages(msgspec.Struct, frozen=True, kw_only=True):
+    """One finished request; see `docs/api.md` for what each stage is. None: not reached."""
+
+    request_id: str
+    model: str
+    service_class: str
+    reason: str
+    ended_unix_s: float
+    prompt_tokens: int
+    output_tokens: int
+    prefix_hit_tokens: int
+    receive_s: float
+    prepare_s: float
+    queue_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    longest_gap_s: float | None
+    detokenize_s: float
+    send_s: float
+    ttft_s: float | None
+    tpot_s: float | None
+    total_s: float
+
+
+class StagePercentiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Percentiles over the requests of one group, stage by stage."""
+
+    group: str
+    stages: dict[str, Percentiles]
+
+
+class FinishedRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /system/v1/requests`: the requests that ended within the window, newest first."""
+
+    window_s: float
+    requests: list[RequestStages]
+    percentiles: list[StagePercentiles]

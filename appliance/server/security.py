@@ -13,6 +13,7 @@ from appliance.errors import ApplianceError, BadSetting
 from appliance.server.access import ACCESS_KEY, AccessRules
 from appliance.server.cross_origin import OriginRules
 from appliance.server.error_responses import ForeignHost, error_headers, error_json, status_of
+from appliance.server.response_counts import ResponseCounts
 
 
 def check_exposure(host: str, *, has_key: bool) -> None:
@@ -54,16 +55,18 @@ class Gate:
         access: AccessRules,
         hosts: frozenset[str] = frozenset(),
         origins: OriginRules | None = None,
+        responses: ResponseCounts | None = None,
     ) -> None:
         """`hosts` are names by which a keyless appliance may be addressed besides loopback's."""
         self._app = app
         self._access = access
         self._hosts = hosts
         self._origins = origins or OriginRules()
+        self._responses = responses or ResponseCounts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP:
-            send = self._origins.sender(scope, send)
+            send = self._origins.sender(scope, self._responses.sender(send))
             try:
                 self._check(scope)
             except ApplianceError as error:
