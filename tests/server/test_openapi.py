@@ -14,7 +14,7 @@ from server.rig import MODEL_ID, Rig
 
 Client = TestClient[ASGIApp]
 # Not for clients: the greeting, and the document itself.
-UNTOLD = {"/", "/web/{name:str}", "/openapi.json", "/docs"}
+UNTOLD = {"/", "/web/{name}", "/openapi.json", "/docs"}
 
 
 def test_the_document_and_the_routes_are_the_same(rig: Rig) -> None:
