@@ -81,8 +81,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_settings_flags(serve, leave_out=())
     serve.set_defaults(handler="appliance.commands.serve:serve")
-    _add_run(commands.add_parser("run", help="stream one answer to the terminal"))
+    _add_run(commands.add_parser("run", help="chat with a model, or stream one answer"))
     _add_model_commands(commands)
+    _add_running(commands)
     keys.configure(commands.add_parser("key", help="create, list and revoke API keys"))
     _add_dashboard(commands.add_parser("dashboard", help="attach the dashboard to a running appliance"))
     version = commands.add_parser("version", help="print the version")
@@ -135,7 +136,13 @@ def add_settings_flags(parser: argparse.ArgumentParser, *, leave_out: tuple[str,
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="catalogue name or model file")
-    parser.add_argument("prompt", metavar="PROMPT", help='what to say to it; "-" reads standard input')
+    parser.add_argument(
+        "prompt",
+        nargs="?",
+        metavar="PROMPT",
+        help='what to say to it; "-" reads standard input; without one: a chat, with the appliance that runs',
+    )
+    _add_address(parser)
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer in tokens")
     parser.add_argument(
@@ -149,9 +156,24 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(handler="appliance.commands.run:run")
 
 
-def _add_dashboard(parser: argparse.ArgumentParser) -> None:
+def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="URL", help="address of the appliance (default: this machine's)")
     parser.add_argument("--api-key", metavar="KEY", help="its key, if it has one")
+
+
+def _add_running(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    ps = commands.add_parser("ps", help="list the models that a running appliance has loaded")
+    ps.add_argument("--json", action="store_true", help="print JSON")
+    ps.set_defaults(handler="appliance.commands.running:ps")
+    stop = commands.add_parser("stop", help="unload a model when its answers have ended")
+    stop.add_argument("models", nargs="+", metavar="MODEL", help="as `appliance ps` names it")
+    stop.set_defaults(handler="appliance.commands.running:stop")
+    for parser in (ps, stop):
+        _add_address(parser)
+
+
+def _add_dashboard(parser: argparse.ArgumentParser) -> None:
+    _add_address(parser)
     parser.set_defaults(handler="appliance.commands.dashboard:dashboard")
 
 

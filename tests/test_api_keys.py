@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from appliance import api_keys
 from appliance.__main__ import main
 from appliance.api_keys import KeyFile, KeyRing, NewKey, UnknownKey
+from appliance.commands import keys
 from appliance.errors import BadSetting
 
 
@@ -61,6 +63,11 @@ def test_a_damaged_file_is_named_and_never_overwritten(tmp_path: Path, content: 
     with pytest.raises(BadSetting, match=r"keys\.json"):
         make(KeyFile(path))
     assert path.read_bytes() == content
+
+
+def test_the_command_line_offers_every_scope_and_class() -> None:
+    assert keys.SCOPES == api_keys.SCOPES
+    assert keys.CLASSES == api_keys.CLASSES
 
 
 def test_the_commands_create_list_and_revoke(

@@ -171,7 +171,7 @@ def test_version_says_what_this_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["nonsense"], ["run"], ["run", "x"], ["serve", "--nonsense"], ["run", "x", "y", "--max-tokens", "few"]],
+    [["nonsense"], ["run"], ["serve", "--nonsense"], ["run", "x", "y", "--max-tokens", "few"]],
 )
 def test_what_cannot_be_parsed_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

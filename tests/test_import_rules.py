@@ -108,7 +108,7 @@ RULES = {
                 "loader logs model_overrides model_pool observe paths serve server.listener service text"
             ),
         ),
-        others=("msgspec", "rich"),
+        others=("httpx", "msgspec", "rich"),
     ),
     "appliance.__main__": Rule(ours=appliance("commands config desktop errors")),
     "appliance.desktop": Rule(ours=("appliance.paths",)),

@@ -3,9 +3,14 @@
 import argparse
 import json
 import time
+from typing import TYPE_CHECKING
 
-from appliance import paths
-from appliance.api_keys import CLASSES, SCOPES, ApiKey, KeyFile
+if TYPE_CHECKING:
+    from appliance.api_keys import ApiKey, KeyFile
+
+# As in api_keys.py, which `--help` does not load.
+SCOPES = ("inference", "admin")
+CLASSES = ("gold", "silver", "bronze")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -66,11 +71,14 @@ def revoke(args: argparse.Namespace) -> int:
     return 0
 
 
-def _file() -> KeyFile:
+def _file() -> "KeyFile":
+    from appliance import paths
+    from appliance.api_keys import KeyFile
+
     return KeyFile(paths.keys_file())
 
 
-def _facts(key: ApiKey) -> dict[str, object]:
+def _facts(key: "ApiKey") -> dict[str, object]:
     return {
         "id": key.id,
         "name": key.name,
@@ -80,5 +88,5 @@ def _facts(key: ApiKey) -> dict[str, object]:
     }
 
 
-def _day(key: ApiKey) -> str:
+def _day(key: "ApiKey") -> str:
     return time.strftime("%Y-%m-%d", time.localtime(key.created_s))

@@ -1,21 +1,25 @@
-"""`appliance run`: one prompt, one answer, streamed to the terminal, no server."""
+"""`appliance run`: one prompt and its answer without a server, or a chat, with a running one if there is."""
 
 import argparse
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from appliance.commands.settings_args import settings_from
 from appliance.config import Settings
 from appliance.engine.sequence import FinishReason, SamplingParams
 from appliance.engine.stream import FinishEvent, TokenEvent
-from appliance.errors import BadSetting, GenerationFailed
+from appliance.errors import BadSetting, GenerationFailed, UnknownModel
 from appliance.logs import configure_logs
 from appliance.model_pool import ResidentModel
 from appliance.text.detokenizer import Detokenizer
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer one prompt. Raises what loading raises, or GenerationFailed."""
+    """Answer one prompt, or chat. Raises what loading raises, GenerationFailed, or Refused."""
+    if args.prompt is None:
+        return _chat(args)
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     params = _params(args)
     model = _load(settings_from(args))
@@ -23,6 +27,52 @@ def run(args: argparse.Namespace) -> int:
         return _answer(model, _encode(model, prompt, args.system, is_raw=args.raw), params)
     finally:
         model.close()
+
+
+def _chat(args: argparse.Namespace) -> int:
+    from appliance.commands.chat import Chat, Speaker
+    from appliance.commands.running_appliance import NotRunning, appliance_at
+
+    if args.raw:
+        raise BadSetting("--raw needs a prompt; a chat always has its template", param="raw")
+    params = _params(args)
+
+    def chat_with(speaker: Speaker) -> int:
+        return Chat(speaker, system=args.system, is_terminal=sys.stdin.isatty()).run()
+
+    with appliance_at(args) as appliance:
+        try:
+            appliance.require_model(args.model)
+        except (NotRunning, UnknownModel):
+            if args.url:
+                raise
+        else:
+            options = {"max_tokens": args.max_tokens, "temperature": args.temperature, "seed": args.seed}
+            return chat_with(lambda messages: appliance.chat(args.model, messages, options))
+    model = _load(settings_from(args))
+    try:
+        return chat_with(lambda messages: _spoken(model, messages, params))
+    finally:
+        model.close()
+
+
+def _spoken(
+    model: ResidentModel, messages: Sequence[Mapping[str, str]], params: SamplingParams
+) -> Iterator[str]:
+    """The pieces of one answer within a chat. Raises BadSetting, GenerationFailed."""
+    if model.chat_template is None:
+        raise BadSetting(f"'{model.model_id}' has no chat template; give a prompt, which it goes on from")
+    prompt_ids = model.chat_template.encode(model.tokenizer, list(messages))
+    with model.engine.submit(
+        prompt_ids, replace(params, stop_token_ids=model.tokenizer.stop_token_ids)
+    ) as stream:
+        detokenizer = Detokenizer(model.tokenizer)
+        for event in stream:
+            if isinstance(event, TokenEvent):
+                yield "".join(detokenizer.push(token_id) for token_id in event.token_ids)
+            else:
+                yield detokenizer.flush()
+                _finish(event, None, 0.0)
 
 
 def _params(args: argparse.Namespace) -> SamplingParams:
@@ -64,8 +114,6 @@ def _encode(model: ResidentModel, prompt: str, system: str | None, *, is_raw: bo
 
 
 def _answer(model: ResidentModel, prompt_ids: list[int], params: SamplingParams) -> int:
-    from dataclasses import replace
-
     started_s = time.monotonic()
     stream = model.engine.submit(prompt_ids, replace(params, stop_token_ids=model.tokenizer.stop_token_ids))
     detokenizer = Detokenizer(model.tokenizer)
