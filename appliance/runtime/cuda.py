@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from appliance.engine.batch import BlockCopy
+from appliance.errors import NotEnoughMemory
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import Decoder, DecoderWeights, ForwardInputs, ForwardOutputs
 from appliance.runtime.batch_sampler import RowRules, choose_rows
@@ -68,7 +69,19 @@ class CudaBackend:
 
     @torch.inference_mode()
     def attach_kv(self, num_blocks: int, layout: KVLayout | None = None) -> None:
-        """Allocate the pool and record the decode steps over it."""
+        """Allocate the pool and record the decode steps over it.
+
+        Raises NotEnoughMemory where it does not fit, after all.
+        """
+        try:
+            self._attach(num_blocks, layout)
+        except torch.OutOfMemoryError as error:
+            raise NotEnoughMemory(
+                f"the GPU has less memory left than a moment ago, too little for a KV pool of {num_blocks} "
+                "blocks; close the programs that took it, or lower --kv-memory"
+            ) from error
+
+    def _attach(self, num_blocks: int, layout: KVLayout | None = None) -> None:
         self.detach_kv()
         self._layout = layout or self._layout
         self._pages = allocate_kv(
@@ -97,7 +110,7 @@ class CudaBackend:
         These are what the real pool must leave. The pool is given back.
         """
         before = free_bytes()
-        self.attach_kv(_REHEARSAL_BLOCKS)
+        self._attach(_REHEARSAL_BLOCKS)
         self.run_largest(step_tokens)
         pool_bytes = (
             self._layout.token_bytes * self._layout.block_size * self._config.num_layers * _REHEARSAL_BLOCKS

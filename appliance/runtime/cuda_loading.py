@@ -27,6 +27,10 @@ _DENSE = {"bf16": torch.bfloat16, "f16": torch.float16}
 _LADDER = ("bf16", "int8", "int4")
 # Expected of steps' own memory, before it is measured.
 _EXPECTED_WORKSPACE = 2**30
+TAKEN_MEANWHILE = (
+    "the GPU ran out of memory while weights were loaded, which other programs must have taken meanwhile; "
+    "close them, or choose a narrower --precision"
+)
 logger = logging.getLogger(__name__)
 
 

@@ -32,6 +32,8 @@ class CudaGraphCapture:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool: Any = None  # torch has a private type for it
+        # One for all: what a stream's steps allocated is kept for that stream alone.
+        self._aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(self, step: Step) -> Replay:
         self._run_aside(step)
@@ -45,9 +47,8 @@ class CudaGraphCapture:
     def _run_aside(self, step: Step) -> None:
         """Compile kernels and allocate libraries' workspaces, neither of which may happen while capturing."""
         current = torch.cuda.current_stream(self._device)
-        aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        aside.wait_stream(current)
-        with torch.cuda.stream(aside):
+        self._aside.wait_stream(current)
+        with torch.cuda.stream(self._aside):
             step()
-        current.wait_stream(aside)
+        current.wait_stream(self._aside)
         torch.cuda.synchronize(self._device)

@@ -136,7 +136,10 @@ def _load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBac
         progress=lambda share: report(f"loading {file.path.name}", share),
         packing=plan.packing,
     )
-    weights = loader.load(architecture, config)
+    try:
+        weights = loader.load(architecture, config)
+    except torch.OutOfMemoryError as error:
+        raise NotEnoughMemory(cuda_loading.TAKEN_MEANWHILE) from error
     report("compiling kernels and recording decode steps", None)
     backend, workspace_bytes = cuda_loading.open_backend(config, weights, plan, demands, wishes.kernel_folder)
     return LoadedBackend(

@@ -153,7 +153,9 @@ def _device_faults() -> Iterator[None]:
     """Say what a device's error means: after one, CUDA runs nothing more in this process."""
     try:
         yield
-    except torch.AcceleratorError as error:
+    except RuntimeError as error:
+        if not isinstance(error, torch.AcceleratorError) and "Triton Error [CUDA]" not in str(error):
+            raise
         first_line = str(error).splitlines()[0]
         raise DeviceLost(
             f"the GPU stopped ({first_line}); restart the appliance, and if it happens again the machine: "

@@ -8,6 +8,7 @@ import torch
 
 from appliance.engine.batch import Batch, BlockCopy, ScheduledSequence
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
+from appliance.errors import NotEnoughMemory
 from appliance.formats.gguf import read_gguf
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import DecoderWeights, ForwardInputs
@@ -15,6 +16,7 @@ from appliance.runtime.backend import EagerBackend
 from appliance.runtime.checkpoint import read_config
 from appliance.runtime.cuda import CudaBackend, cuda_kv_layout, independent_copies
 from appliance.runtime.decode_graphs import decode_buckets
+from appliance.runtime.graph_capture import Replay
 from appliance.runtime.inputs import build_inputs
 from appliance.runtime.weights import WeightLoader
 from kernels.ops import Ops
@@ -197,6 +199,20 @@ def test_a_rehearsal_says_what_a_pool_must_leave_and_gives_its_own_back(
     assert not backend.has_graphs
     backend.attach_kv(NUM_BLOCKS)
     assert backend.has_graphs
+
+
+def test_a_pool_that_does_not_fit_after_all_is_refused_with_a_remedy(
+    parts: tuple[ModelConfig, DecoderWeights],
+) -> None:
+    class Full(Recorder):
+        def capture(self, _step: Callable[[], None]) -> Replay:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    backend = backend_of(parts, Full())
+    with pytest.raises(NotEnoughMemory, match="close the programs that took it, or lower --kv-memory"):
+        backend.attach_kv(NUM_BLOCKS)
+    with pytest.raises(torch.OutOfMemoryError):  # a rehearsal's caller knows what to lower
+        backend.rehearse(step_tokens=64, free_bytes=lambda: 0)
 
 
 def test_copies_that_touch_each_other_keep_their_order(parts: tuple[ModelConfig, DecoderWeights]) -> None:

@@ -76,15 +76,21 @@ def test_a_sequence_of_which_no_token_fits_says_so(eager: EagerBackend) -> None:
     assert "close other programs that use it, or lower --kv-memory" in failure.message
 
 
-def test_a_lost_device_ends_what_runs_and_new_requests_hear_why(eager: EagerBackend) -> None:
-    error = torch.AcceleratorError("CUDA error: unspecified launch failure\nmore")
+LOST = (torch.AcceleratorError("CUDA error: gone\nmore"), RuntimeError("Triton Error [CUDA]: gone"))
+
+
+@pytest.mark.parametrize("error", LOST, ids=["torch", "triton"])
+def test_a_lost_device_ends_what_runs_and_new_requests_hear_why(
+    eager: EagerBackend, error: Exception
+) -> None:
     engine = engine_of(Tight(eager, most_tokens=9, error=error))
     stream = engine.submit([1, 2, 3], SamplingParams(temperature=0.0, max_tokens=4))
     assert engine.breakage is None
     engine.step()
     failure = read_all(stream)[1].failure
     assert failure is not None
-    assert failure.message.startswith("the GPU stopped (CUDA error: unspecified launch failure); restart")
+    first_line = str(error).splitlines()[0]
+    assert failure.message.startswith(f"the GPU stopped ({first_line}); restart the appliance")
     assert engine.breakage == failure.message
     with pytest.raises(NotReady, match="the GPU stopped"):
         engine.submit([1], SamplingParams())
