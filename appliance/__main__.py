@@ -177,7 +177,20 @@ def _add_dashboard(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(handler="appliance.commands.dashboard:dashboard")
 
 
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="catalogue name, model file or folder")
+    parser.add_argument("--prompt-tokens", type=int, default=128, metavar="N", help="context (default 128)")
+    parser.add_argument("--steps", type=int, default=16, metavar="N", help="steps at each batch (default 16)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--flame", metavar="FILE", help="write a flame graph for speedscope")
+    parser.add_argument("--roofline", metavar="FILE", help="write the roofline as SVG")
+    parser.add_argument("--html", metavar="FILE", help="write a page with everything")
+    add_settings_flags(parser, leave_out=("model", *_ONLY_SERVED))
+    parser.set_defaults(handler="appliance.commands.profile:profile")
+
+
 def _add_checks(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    _add_profile(commands.add_parser("profile", help="say where a token's time goes and what bounds it"))
     bench_args.configure(commands.add_parser("bench", help="load a server, measure it, compare runs"))
     check = commands.add_parser("self-check", help="verify this program's own files")
     check.set_defaults(handler="appliance.commands.self_check:self_check")

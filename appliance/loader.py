@@ -93,6 +93,11 @@ def _defaults(found: ModelFile) -> ModelDefaults:
     return ModelDefaults(options=sampling)
 
 
+def wishes_of(settings: Settings) -> LoadWishes:
+    """Return what the settings ask of a load on this machine. Raises BadSetting."""
+    return _wishes(settings, select_device(settings.device), settings.threads or usable_threads(), ALL_ROOM)
+
+
 def _wishes(settings: Settings, device: torch.device, num_threads: int, room: Room) -> LoadWishes:
     return LoadWishes(
         backend=settings.backend,

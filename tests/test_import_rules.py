@@ -52,6 +52,14 @@ RULES = {
     # The load generator: HTTP only, whatever server answers.
     "appliance.bench": Rule(ours=("appliance.errors", *ENGINE_VALUES), others=("httpx", "msgspec", "numpy")),
     "appliance.observe": Rule(ours=("appliance.errors", *ENGINE_VALUES), others=("httpx", "psutil")),
+    # Runs a model step by step without engine and server; the pages and plots are the benchmark's.
+    "appliance.profiling": Rule(
+        ours=(
+            *appliance("bench.html_page bench.svg_plot engine errors formats runtime text"),
+            *("kernels.cpu.build", "kernels.cpu.limits"),
+        ),
+        others=("torch",),
+    ),
     # The doctor looks at everything and loads nothing; how to listen is passed in.
     "appliance.observe.doctor": Rule(
         ours=(
@@ -105,7 +113,8 @@ RULES = {
             "tui.run",
             *appliance(
                 "__main__ api_keys bench catalog config desktop download engine errors formats installation "
-                "loader logs model_overrides model_pool observe paths serve server.listener service text"
+                "loader logs model_overrides model_pool observe paths profiling serve server.listener "
+                "service text"
             ),
         ),
         others=("httpx", "msgspec", "rich"),

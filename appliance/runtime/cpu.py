@@ -43,6 +43,10 @@ class CpuBackend:
     def weights_bytes(self) -> int:
         return self._model.weight_bytes
 
+    def take_phase_seconds(self) -> dict[str, float]:
+        """Seconds of the steps since last asked, by phase of the native library."""
+        return self._model.take_phase_seconds()
+
     def attach_kv(self, num_blocks: int, layout: KVLayout | None = None) -> None:
         self._layout = layout or self._layout
         layers = self._config.num_layers

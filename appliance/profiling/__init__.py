@@ -1,0 +1,1 @@
+"""Where a token's time goes on this machine, and what bounds it."""
