@@ -159,7 +159,7 @@ def test_groups_that_stand_out_in_their_row_keep_two_bytes(library: NativeLibrar
             linear.run(x, mixed, level, MIXED_BITS)
             linear.run(plain, rest, level, MIXED_BITS)
             linear.run(plain, int8, level, 8)
-            assert np.abs(rest - int8).max() <= np.abs(int8).max() / 100, level
+            assert np.abs(rest - int8).max() <= np.abs(int8).max() / 25, level
             # What the large values' own groups add is right to two bytes; the rest is as without them.
             assert np.allclose(mixed - rest, (x - plain) @ values.T, atol=2e-3 * np.abs(mixed).max()), level
 
