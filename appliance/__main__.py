@@ -174,6 +174,19 @@ def _add_running(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _add_dashboard(parser: argparse.ArgumentParser) -> None:
     _add_address(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--plain", action="store_true", help="sentences instead of a screen, for screen readers"
+    )
+    form.add_argument("--json", action="store_true", help="one snapshot as JSON")
+    parser.add_argument("--once", action="store_true", help="with --plain: tell once and leave")
+    parser.add_argument("--every", default="5", metavar="SECONDS", help="with --plain: how often (default 5)")
+    parser.add_argument(
+        "--ttft-target", metavar="MS", help="alarm when the P95 of the first token passes this"
+    )
+    parser.add_argument(
+        "--tpot-target", metavar="MS", help="alarm when the P95 of the time per token passes this"
+    )
     parser.set_defaults(handler="appliance.commands.dashboard:dashboard")
 
 

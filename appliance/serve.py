@@ -19,6 +19,7 @@ from appliance.download.pull import ensure_model
 from appliance.download.store import ModelStore
 from appliance.download.workspace import PullPhase, PullProgress
 from appliance.errors import ApplianceError, BadSetting, InvalidRequest
+from appliance.log_ring import LogRing
 from appliance.model_library import LibraryModel, ModelLibrary
 from appliance.model_overrides import ModelOverrides
 from appliance.model_pool import ModelPool, ResidentModel, Room
@@ -69,6 +70,7 @@ class Appliance:
 
     def start(self) -> None:
         """Answer HTTP at once and load the model in the background."""
+        self._log_to(self._state.log_ring)
         self._http.start()
         threading.Thread(target=self._load, name="loader", daemon=True).start()
 
@@ -97,6 +99,13 @@ class Appliance:
         self._http.stop(DRAIN_S)
         self._state.pool.close()
         self._drained.set()
+        if self._state.log_ring is not None:
+            logging.getLogger().removeHandler(self._state.log_ring)
+
+    def _log_to(self, ring: LogRing | None) -> None:
+        """By now the log is configured: that replaces every handler."""
+        if ring is not None:
+            logging.getLogger().addHandler(ring)
 
     def _load(self) -> None:
         try:
@@ -163,6 +172,7 @@ def open_appliance(settings: Settings, overrides: ModelOverrides | None = None) 
         ),
         loader=lambda model, room, report: _load_again(settings, overrides, model, room, report),
         residency=_residency_rules(settings),
+        log_ring=LogRing(),
     )
     app = create_app(state, access=access, hosts=hosts, origins=origins)
     server = HttpServer(app, *listeners, state=state, certificate=certificate)

@@ -33,6 +33,7 @@ RULES = {
     "appliance": Rule(),  # the package's own __init__
     "appliance.errors": Rule(),
     "appliance.logs": Rule(),
+    "appliance.log_ring": Rule(),
     "appliance.config": Rule(ours=("appliance.errors",)),
     "appliance.api_keys": Rule(ours=("appliance.errors",), others=("msgspec",)),
     "appliance.paths": Rule(ours=("appliance.errors",), others=("platformdirs",)),
@@ -85,7 +86,7 @@ RULES = {
     ),
     "appliance.server": Rule(
         ours=appliance(
-            "api_keys catalog config derived_models download.workspace engine errors model_library "
+            "api_keys catalog config derived_models download.workspace engine errors log_ring model_library "
             "model_pool observe text"
         ),
         others=("litestar", "msgspec", "prometheus_client", "psutil", "uvicorn", "uvloop"),
@@ -104,13 +105,16 @@ RULES = {
     ),
     "appliance.serve": Rule(
         ours=appliance(
-            "api_keys catalog config download errors loader model_library model_overrides model_pool paths "
-            "server"
+            "api_keys catalog config download errors loader log_ring model_library model_overrides "
+            "model_pool paths server"
         ),
     ),
     "appliance.commands": Rule(
         ours=(
+            "tui.client",
             "tui.run",
+            "tui.targets",
+            "tui.tell",
             *appliance(
                 "__main__ api_keys bench catalog config desktop download engine errors formats installation "
                 "loader logs model_overrides model_pool observe paths profiling serve server.listener "

@@ -22,6 +22,10 @@ from tui.palette import DARK, LIGHT, THEMES
 from tui.quit_hook import QuitHook
 from tui.screens.dashboard import DashboardScreen
 from tui.screens.help import HelpScreen
+from tui.screens.target_dialog import TargetDialog
+from tui.tabs import HELP, TABS
+from tui.targets import Targets
+from tui.widgets.tab_bar import TabBar
 
 EXIT_STOPPED = 130  # as a shell says "ended by Ctrl-C"
 
@@ -49,13 +53,20 @@ class DashboardApp(App[int]):
         Binding("d", "toggle_theme", "dark/light"),
         Binding("p", "pause", "pause"),
         Binding("question_mark", "help", "help"),
+        Binding("t", "targets", "targets"),
+        *(Binding(f"{one.key},f{one.key}", f"show_tab('{one.name}')", one.title, show=False) for one in TABS),
+        Binding("right_square_bracket,ctrl+pagedown", "turn(1)", "next tab", show=False),
+        Binding("left_square_bracket,ctrl+pageup", "turn(-1)", "previous tab", show=False),
     ]
 
-    def __init__(self, client: ApplianceClient, quit_hook: QuitHook | None = None) -> None:
+    def __init__(
+        self, client: ApplianceClient, quit_hook: QuitHook | None = None, targets: Targets | None = None
+    ) -> None:
         super().__init__()
         self.failure: BaseException | None = None
         self._client = client
         self._quit_hook = quit_hook
+        self._targets = targets or Targets()
         self._is_leaving = False
         self._leave_code = 0
         for theme in THEMES:
@@ -64,7 +75,10 @@ class DashboardApp(App[int]):
 
     def get_default_screen(self) -> Screen[None]:
         """The only screen but for help."""
-        return DashboardScreen(Frame(address=self._client.base_url, asks_for_key=self._client.has_api_key))
+        first = Frame(
+            address=self._client.base_url, asks_for_key=self._client.has_api_key, targets=self._targets
+        )
+        return DashboardScreen(first, self._client.calls)
 
     def on_mount(self) -> None:
         """Starts to follow the appliance."""
@@ -98,6 +112,32 @@ class DashboardApp(App[int]):
     def action_help(self) -> None:
         """Shows the keys."""
         self.push_screen(HelpScreen())
+
+    def action_show_tab(self, name: str) -> None:
+        """A tab by its name, even from the help."""
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+        self.dashboard.show_tab(name)
+
+    def action_turn(self, step: int) -> None:
+        """The tab beside the present one."""
+        names = [one.name for one in TABS]
+        self.action_show_tab(names[(names.index(self.dashboard.active) + step) % len(names)])
+
+    def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
+        """A click on a tab."""
+        if message.name == HELP.name:
+            self.action_help()
+        else:
+            self.action_show_tab(message.name)
+
+    def action_targets(self) -> None:
+        """Asks for the latencies to hold."""
+        self.push_screen(TargetDialog(self.dashboard.frame.targets), self._take_targets)
+
+    def _take_targets(self, targets: Targets | None) -> None:
+        if targets is not None:
+            self.dashboard.set_targets(targets)
 
     def action_leave(self) -> None:
         """A key asks to quit."""

@@ -14,6 +14,7 @@ import httpx
 import msgspec
 
 from appliance.server.schemas import SystemSnapshot
+from tui.calls import ApplianceCalls
 from tui.sse import EventDecoder, EventTooLargeError
 
 EVENTS_PATH = "/system/v1/events"
@@ -76,6 +77,7 @@ class ApplianceClient:
             verify=self.base_url.startswith("https:"),
             trust_env=False,
         )
+        self.calls = ApplianceCalls(self._http)
 
     async def __aenter__(self) -> "ApplianceClient":
         return self

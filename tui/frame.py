@@ -9,6 +9,8 @@ from enum import Enum
 from appliance.server.schemas import SystemSnapshot
 from tui.client import Outage, Sighting
 from tui.history import History
+from tui.request_watch import RequestWatch
+from tui.targets import Targets
 
 # About two seconds.
 _NUM_GRACE_TRIES = 3
@@ -30,6 +32,8 @@ class Frame:
     asks_for_key: bool = False
     snapshot: SystemSnapshot | None = None
     history: History = field(default_factory=History)
+    requests: RequestWatch = field(default_factory=RequestWatch)
+    targets: Targets = field(default_factory=Targets)
     outage: Outage | None = None
     is_polled: bool = False
 
@@ -41,6 +45,7 @@ class Frame:
             self,
             snapshot=event.snapshot,
             history=self.history.extended(event.snapshot),
+            requests=self.requests.extended(event.snapshot),
             outage=None,
             is_polled=event.is_polled,
         )

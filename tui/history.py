@@ -23,6 +23,9 @@ class Moment:
     ttft: Percentiles | None
     tpot: Percentiles | None
     output_tokens_per_s: float | None
+    kv_used: float | None = None  # shares of the pool
+    kv_held: float | None = None  # used or cached
+    hit_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,11 +37,16 @@ class History:
 
     def extended(self, snapshot: SystemSnapshot) -> "History":
         """With one snapshot more; from nothing if the appliance has restarted."""
+        kv = snapshot.kv
+        num_blocks = max(kv.num_blocks, 1) if kv else 1
         moment = Moment(
             at_s=snapshot.uptime_s,
             ttft=snapshot.latency.ttft if snapshot.latency else None,
             tpot=snapshot.latency.tpot if snapshot.latency else None,
             output_tokens_per_s=snapshot.throughput.output_tokens_per_s if snapshot.throughput else None,
+            kv_used=kv.used_blocks / num_blocks if kv else None,
+            kv_held=(kv.used_blocks + kv.cached_blocks) / num_blocks if kv else None,
+            hit_rate=kv.prefix_hit_rate if kv else None,
         )
         has_restarted = snapshot.pid != self.pid or (
             bool(self.moments) and moment.at_s < self.moments[-1].at_s

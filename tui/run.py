@@ -9,6 +9,7 @@ from contextlib import suppress
 from tui.app import DashboardApp
 from tui.client import ApplianceClient
 from tui.quit_hook import QuitHook
+from tui.targets import Targets
 from tui.terminal import caught_signals, restored_terminal
 
 EXIT_OK = 0
@@ -21,6 +22,7 @@ def run_dashboard(
     base_url: str,
     api_key: str | None = None,
     *,
+    targets: Targets | None = None,
     quit_hook: QuitHook | None = None,
     on_exit: Callable[[], None] | None = None,
 ) -> int:
@@ -37,7 +39,7 @@ def run_dashboard(
         if not (_is_terminal(sys.__stdin__) and _is_terminal(sys.__stderr__)):
             _say("the dashboard needs a terminal; run it in one, or serve with --no-dashboard")
             return EXIT_NO_TERMINAL
-        return _run(DashboardApp(ApplianceClient(base_url, api_key), quit_hook))
+        return _run(DashboardApp(ApplianceClient(base_url, api_key), quit_hook, targets))
     except Exception as error:  # the outermost frame of the dashboard
         _say(f"the dashboard failed: {_in_one_line(error)}")
         return EXIT_FAILED

@@ -13,6 +13,7 @@ from typing import Protocol
 from appliance.config import Settings
 from appliance.derived_models import DerivedModel, canonical_name
 from appliance.errors import NotReady, UnknownModel
+from appliance.log_ring import LogRing
 from appliance.model_library import ModelLibrary
 from appliance.model_pool import ModelDefaults, ModelPool, ResidentModel
 from appliance.observe.latency import LatencyRecorder
@@ -70,12 +71,14 @@ class ApplianceState:
         library: ModelLibrary | None = None,
         loader: Loader | None = None,
         residency: ResidencyRules | None = None,
+        log_ring: LogRing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pool = pool
         self.limits = limits or ServerLimits()
         self.latency = latency or LatencyRecorder()
         self.library = library
+        self.log_ring = log_ring
         self.residency = Residency(pool, loader, residency or ResidencyRules())
         self._clock = clock
         self._started_s = clock()

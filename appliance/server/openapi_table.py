@@ -11,7 +11,7 @@ from appliance.server import openai_schemas as openai
 from appliance.server import operations
 from appliance.server import responses_schemas as responses
 from appliance.server.error_shapes import AnthropicError, OllamaError
-from appliance.server.schemas import FinishedRequests, SystemSnapshot
+from appliance.server.schemas import FinishedRequests, LogEntries, SystemSnapshot
 from appliance.server.system import Health
 from appliance.server.system_models import ModelStatuses, NamedModel
 
@@ -275,5 +275,12 @@ OPERATIONS = (
         summary="Unload a model when its answers have ended",
         request=NamedModel,
         answer=ModelStatuses,
+    ),
+    Operation(
+        method="GET",
+        path="/system/v1/logs",
+        group="Operations",
+        summary="The last log lines; ?after=NUMBER gives those since",
+        answer=LogEntries,
     ),
 )

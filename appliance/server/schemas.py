@@ -106,6 +106,23 @@ class LiveSequence(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: float | None = None
 
 
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One log line. `number` counts from 1 since the start, `at_s` is in Unix seconds."""
+
+    number: int
+    at_s: float
+    level: str
+    logger: str
+    message: str
+
+
+class LogEntries(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /system/v1/logs?after=NUMBER`: the kept lines past that number, oldest first."""
+
+    pid: int  # numbers begin again with another process
+    lines: tuple[LogEntry, ...]
+
+
 class SystemSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """`GET /system/v1/snapshot`, and each `data:` of `GET /system/v1/events`."""
 

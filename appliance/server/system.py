@@ -4,17 +4,19 @@ Health is answered from memory alone, so that it is quick whatever the model doe
 """
 
 import asyncio
-from typing import Literal
+import os
+from typing import Annotated, Literal
 
 import msgspec
 from litestar import Response, get, route
 from litestar.enums import HttpMethod, ScopeType
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.error_responses import json_response
-from appliance.server.schemas import Phase
+from appliance.server.schemas import LogEntries, LogEntry, Phase
 from appliance.server.snapshot import SnapshotSource
 from appliance.server.stream_writer import StreamWriter, wait_until_gone
 
@@ -89,4 +91,10 @@ def system_routes(state: ApplianceState, snapshots: SnapshotSource) -> list[HTTP
     async def stream_snapshots() -> ASGIApp:
         return SnapshotEvents(state, snapshots)
 
-    return [report_live, report_health, get_snapshot, stream_snapshots]
+    @route("/system/v1/logs", http_method=_LOOK, sync_to_thread=False)
+    def get_logs(after: Annotated[int, Parameter(ge=0)] = 0) -> Response[bytes]:
+        kept = state.log_ring.after(after) if state.log_ring else []
+        lines = tuple(msgspec.convert(line, LogEntry, from_attributes=True) for line in kept)
+        return json_response(msgspec.json.encode(LogEntries(pid=os.getpid(), lines=lines)))
+
+    return [report_live, report_health, get_snapshot, stream_snapshots, get_logs]

@@ -1,11 +1,14 @@
 """Health, the snapshot and the line at the root."""
 
+import logging
+
 import msgspec
 import pytest
 from litestar.testing import TestClient
 
 from appliance.engine.sequence import SamplingParams
 from appliance.errors import DeviceLost
+from appliance.log_ring import LogRing
 from appliance.server.schemas import SystemSnapshot
 from server.rig import MODEL_ID, Rig, chat, make_rig
 
@@ -96,3 +99,16 @@ def test_a_lost_device_leaves_the_server_up_and_says_why() -> None:
         assert refused.status_code == 503
         assert "the GPU stopped (CUDA error); restart the appliance" in refused.text
         assert client.get("/health/live").status_code == 200
+
+
+def test_logs_are_given_since_a_number_behind_the_key() -> None:
+    with make_rig() as rig:
+        rig.state.log_ring = LogRing()
+        for text in ("one", "two"):
+            rig.state.log_ring.handle(logging.makeLogRecord({"msg": text, "name": "a"}))
+        with rig.client(api_key="sesame") as client:
+            assert client.get("/system/v1/logs").status_code == 401
+            headers = {"authorization": "Bearer sesame"}
+            answer = client.get("/system/v1/logs?after=1", headers=headers).json()
+            assert [(line["number"], line["message"]) for line in answer["lines"]] == [(2, "two")]
+            assert client.get("/system/v1/logs?after=x", headers=headers).status_code == 400

@@ -23,6 +23,7 @@ from appliance.server.schemas import (
 from tui.app import DashboardApp
 from tui.client import ApplianceClient, Outage, Sighting
 from tui.quit_hook import QuitHook
+from tui.targets import Targets
 
 GIB = 2**30
 
@@ -173,6 +174,17 @@ def snapshots() -> Snapshots:
     return Snapshots()
 
 
+def screen_text(pilot: Pilot[int]) -> str:
+    """What the terminal would show, as text."""
+    strips = pilot.app.screen._compositor.render_strips(pilot.app.size)
+    return "\n".join(strip.text for strip in strips)
+
+
+@pytest.fixture
+def read_screen() -> Callable[[Pilot[int]], str]:
+    return screen_text
+
+
 async def _silence(_request: httpx.Request) -> httpx.Response:
     await anyio.sleep_forever()
     raise AssertionError("slept for ever")
@@ -188,9 +200,11 @@ def shows() -> Shows:
         size: tuple[int, int] = (80, 24),
         quit_hook: QuitHook | None = None,
         api_key: str | None = None,
+        answers: Callable[[httpx.Request], object] = _silence,
+        targets: Targets | None = None,
     ) -> AsyncIterator[Pilot[int]]:
-        client = ApplianceClient("http://127.0.0.1:11500", api_key, httpx.MockTransport(_silence))
-        app = DashboardApp(client, quit_hook)
+        client = ApplianceClient("http://127.0.0.1:11500", api_key, httpx.MockTransport(answers))  # type: ignore[arg-type]
+        app = DashboardApp(client, quit_hook, targets)
         async with app.run_test(size=size) as pilot:
             for event in events:
                 is_outage = isinstance(event, Outage)

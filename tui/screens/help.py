@@ -9,17 +9,21 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 _KEYS = (
-    ("q, Ctrl-C", "quit; twice stops at once"),
-    ("d", "dark or light"),
+    ("1 to 7, [ ], F1 to F7", "the tabs; a click as well; F keys while typing"),
+    ("↑ ↓ PgUp PgDn Home End", "move through rows and lines"),
+    ("t", "targets: alarm when TTFT or TPOT passes them"),
     ("p", "pause the display, not the appliance"),
-    ("↑ ↓ PgUp PgDn Home End", "move through the sequences"),
-    ("Esc, ?", "close this help"),
+    ("d", "dark or light"),
+    ("q, Ctrl-C", "quit; twice stops at once"),
+    ("Esc, ?", "close this help; in the chat, stop or leave"),
 )
 _WORDS = (
     ("Time to first token", "request in to first token out, queue included"),
     ("Time per output token", "a request's mean gap between its tokens"),
     ("P50 P95 P99", "half, 95% and 99% of requests are faster"),
     ("KV used, cached, free", "blocks in use, reusable, empty"),
+    ("KV waste", "places in used blocks that hold no token"),
+    ("prefix hits", "prompt tokens that needed no computing again"),
     ("preempted", "set back to make room, continued later"),
     ("CPU", "100% is one core"),
 )

@@ -27,11 +27,19 @@ class Header(Panel):
         """Two lines; the address is always whole."""
         width = self.content_size.width
         address = Content.assemble(("apps ", "$dim"), (f"{self.frame.address}/v1", "bold $p50"))
-        facts = self._facts(width - address.cell_length - 2)
+        room = width - address.cell_length - 2
+        facts = self._alarms(room) or Content.styled(self._facts(room), "$dim")
         return [
             spread(self._phase(width - 12), self._uptime(), width),
-            spread(Content.styled(facts, "$dim"), address, width),
+            spread(facts, address, width),
         ]
+
+    def _alarms(self, width: int) -> Content | None:
+        """A missed target takes the place of the facts."""
+        alarms = [f"▲ {alarm.text}" for alarm in self.frame.targets.alarms(self.frame.snapshot)]
+        while len(alarms) > 1 and len("  ".join(alarms)) > width:
+            alarms.pop()
+        return Content.styled("  ".join(alarms), "bold $bad").truncate(width) if alarms else None
 
     def _phase(self, width: int) -> Content:
         mark, word, style = phase_words(self.frame)

@@ -5,8 +5,9 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from tui.drawing import spread
+from tui.tabs import tab
 
-_KEYS = (("q", "quit"), ("d", "dark/light"), ("p", "pause"), ("↑↓", "rows"), ("?", "help"))
+_EVERYWHERE = (("d", "dark/light"), ("?", "help"), ("q", "quit"))
 
 
 class KeyBar(Widget):
@@ -15,17 +16,26 @@ class KeyBar(Widget):
     notice: reactive[str] = reactive("")
     is_paused: reactive[bool] = reactive(False)
     version: reactive[str] = reactive("")
+    active: reactive[str] = reactive("live")
 
     def render(self) -> Content:
         """One line of the widget's width."""
         width = self.content_size.width
         if self.notice:
             return Content.styled(self.notice, "bold $warn").truncate(width, ellipsis=True)
-        return spread(self._keys(), self._state(), width)
+        return spread(self._keys(width), self._state(), width).truncate(width)
 
-    def _keys(self) -> Content:
-        parts = [Content.assemble((key, "bold $ink"), (f" {what}", "$dim")) for key, what in _KEYS]
-        return Content("   ").join(parts)
+    def _keys(self, width: int) -> Content:
+        """Those of the tab first; what does not fit is left out whole."""
+        room = width - self._state().cell_length
+        shown = Content("")
+        for key, what in (*tab(self.active).keys, *_EVERYWHERE):
+            gap = "   " if shown.cell_length else ""
+            longer = Content.assemble(shown, gap, (key, "bold $ink"), (f" {what}", "$dim"))
+            if longer.cell_length + 1 > room:
+                break
+            shown = longer
+        return shown
 
     def _state(self) -> Content:
         if self.is_paused:

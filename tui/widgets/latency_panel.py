@@ -43,7 +43,12 @@ class LatencyPanel(Panel):
             self.border_subtitle = ""
             return
         window = frame.snapshot.latency.window_s if frame.snapshot and frame.snapshot.latency else 0.0
-        self.border_subtitle = f"{count(latency.count)} requests in {window:.0f} s"
+        target_s = {"ttft": frame.targets.ttft_s, "tpot": frame.targets.tpot_s}.get(self.id or "")
+        if target_s:
+            span = f"{count(latency.count)} in {window:.0f} s"
+            self.border_subtitle = f"{span} · target {round_seconds(target_s)}"
+        else:
+            self.border_subtitle = f"{count(latency.count)} requests in {window:.0f} s"
 
     def lines(self) -> list[Content]:
         """The figures, then the plot in what is left."""

@@ -1,0 +1,216 @@
+"""Each tab at three sizes against a stored text of the screen, and what its keys do."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from appliance.server.schemas import KVSnapshot
+from tui.targets import Targets
+
+pytestmark = pytest.mark.anyio
+
+STORED = Path(__file__).parent / "screens"
+SIZES = ((80, 24), (120, 40), (200, 60))
+GIB = 2**30
+
+MODELS = {
+    "/api/tags": {
+        "models": [
+            {
+                "name": "qwen3-0.6b",
+                "size": 639_000_000,
+                "details": {"parameter_size": "596.05M", "quantization_level": "Q8_0"},
+            },
+            {
+                "name": "SmolLM2-135M-Instruct",
+                "size": 98_362_432,
+                "details": {"parameter_size": "134.52M", "quantization_level": "Q4_1"},
+            },
+        ]
+    },
+    "/api/ps": {"models": [{"name": "SmolLM2-135M-Instruct", "size": 1_400_000_000}]},
+    "/system/v1/models": {
+        "models": [
+            {"id": "qwen3-0.6b", "state": "loading", "size_bytes": 639_000_000, "progress": 0.4},
+            {"id": "gemma-3-270m", "state": "available", "size_bytes": 253_113_024},
+        ]
+    },
+    "/system/v1/logs": {
+        "pid": 4242,
+        "lines": [
+            {"number": 1, "at_s": 0.0, "level": "info", "logger": "a", "message": "loaded in 1.2 s"},
+            {
+                "number": 2,
+                "at_s": 1.0,
+                "level": "warning",
+                "logger": "a",
+                "message": "the disk is almost full",
+            },
+        ],
+    },
+}
+
+
+class Appliance:
+    """Answers the dashboard's other questions, and remembers what it was told to do."""
+
+    def __init__(self, words: tuple[str, ...] = ("A pool ", "of pages.")) -> None:
+        self.asked: list[tuple[str, dict[str, object]]] = []
+        self.words = words
+        self.goes_on = asyncio.Event()
+        self.is_cut_off = False
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        if request.method == "GET" and path in MODELS:
+            body = MODELS[path]
+            is_old = path == "/system/v1/logs" and request.url.params.get("after") != "0"
+            return httpx.Response(200, json={**body, "lines": []} if is_old else body)
+        if request.method == "GET":
+            await asyncio.sleep(3600)
+        self.asked.append((path, json.loads(request.content)))
+        if path == "/v1/chat/completions":
+            return httpx.Response(200, content=self._stream())
+        return httpx.Response(404, json={"error": "there is no such model"})
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        try:
+            for word in self.words:
+                chunk = {"choices": [{"delta": {"content": word}}]}
+                yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
+            await self.goes_on.wait()
+            usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5}}
+            yield b"data: " + json.dumps(usage).encode() + b"\n\ndata: [DONE]\n\n"
+        finally:
+            self.is_cut_off = not self.goes_on.is_set()
+
+
+async def until(condition: Callable[[], bool], pilot) -> None:
+    for _ in range(200):
+        if condition():
+            return
+        await pilot.pause(0.05)
+    raise AssertionError("it did not come to that in 10 s")
+
+
+def pooled(snapshot):
+    return replace(
+        snapshot,
+        kv=KVSnapshot(
+            block_size=16,
+            num_blocks=1024,
+            used_blocks=645,
+            cached_blocks=120,
+            free_blocks=259,
+            pool_bytes=GIB,
+            wasted_slots=516,
+            allocations=12_345,
+            refused_allocations=3,
+            evicted_blocks=77,
+            prefix_hit_rate=0.33,
+        ),
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_each_tab_looks_as_it_was_approved(shows, snapshots, read_screen, size, tmp_path) -> None:
+    """After a wished change: read the screen in the file that the failure names and copy it over."""
+    frames = [pooled(snapshots.busy(3600 + t / 2)) for t in range(20)]
+    wrong = []
+    async with shows(*frames, size=size, answers=Appliance()) as pilot:
+        for tab, settled in (
+            ("requests", "Stages of 1200"),
+            ("models", "gemma"),
+            ("kv", "12,345"),
+            ("quality", "measured"),
+            ("logs", "almost full"),
+            ("chat", "Ask the model"),
+        ):
+            pilot.app.action_show_tab(tab)
+            await until(lambda settled=settled: settled in read_screen(pilot), pilot)
+            await pilot.pause()
+            screen = re.sub(r"\d\d:\d\d:\d\d ", "HH:MM:SS ", read_screen(pilot))
+            stored = STORED / f"{tab}-{size[0]}x{size[1]}.txt"
+            if not stored.exists() or stored.read_text(encoding="utf-8") != screen:
+                (tmp_path / stored.name).write_text(screen, encoding="utf-8")
+                wrong.append(str(tmp_path / stored.name))
+    assert not wrong
+
+
+async def test_keys_and_clicks_choose_tabs(shows, snapshots, read_screen) -> None:
+    async with shows(snapshots.busy()) as pilot:
+        await pilot.press("4")
+        assert "KV map" in read_screen(pilot)
+        await pilot.press("right_square_bracket")
+        assert "Nothing was measured yet" in read_screen(pilot)
+        await pilot.click("#tabs", offset=(3, 0))
+        assert "Time to first token" in read_screen(pilot)
+        await pilot.press("7", "4")
+        assert pilot.app.screen.query_one("#question").value == "4"
+        await pilot.press("f2")
+        assert pilot.app.dashboard.active == "requests"
+
+
+async def test_a_chat_streams_and_keeps_the_conversation(shows, snapshots, read_screen) -> None:
+    appliance = Appliance()
+    async with shows(snapshots.idle(), answers=appliance) as pilot:
+        await pilot.press("7", *"why", "enter")
+        await until(lambda: "A pool of pages." in read_screen(pilot), pilot)
+        appliance.goes_on.set()
+        await until(lambda: "5 tokens" in read_screen(pilot), pilot)
+        await pilot.press(*"and", "enter")
+        await until(lambda: len(appliance.asked) == 2, pilot)
+    said = appliance.asked[1][1]["messages"]
+    assert said == [
+        {"role": "user", "content": "why"},
+        {"role": "assistant", "content": "A pool of pages."},
+        {"role": "user", "content": "and"},
+    ]
+
+
+async def test_escape_stops_an_answer_and_then_leaves_the_field(shows, snapshots, read_screen) -> None:
+    appliance = Appliance()
+    async with shows(snapshots.idle(), answers=appliance) as pilot:
+        await pilot.press("7", *"why", "enter")
+        await until(lambda: "A pool of pages." in read_screen(pilot), pilot)
+        await pilot.press("escape")
+        await until(lambda: "stopped" in read_screen(pilot), pilot)
+        assert appliance.is_cut_off
+        await pilot.press("escape", "1")
+        assert pilot.app.dashboard.active == "live"
+
+
+async def test_what_the_appliance_refuses_is_said_in_its_words(shows, snapshots, read_screen) -> None:
+    appliance = Appliance()
+    async with shows(snapshots.busy(), answers=appliance) as pilot:
+        await pilot.press("3")
+        await until(lambda: "gemma" in read_screen(pilot), pilot)
+        await pilot.press("g", *"nope", "enter")
+        await until(lambda: "there is no such model" in read_screen(pilot), pilot)
+        assert appliance.asked == [("/api/pull", {"model": "nope"})]
+
+
+async def test_warnings_alone_are_shown_when_asked(shows, snapshots, read_screen) -> None:
+    async with shows(snapshots.busy(), answers=Appliance()) as pilot:
+        await pilot.press("6")
+        await until(lambda: "loaded in" in read_screen(pilot), pilot)
+        await pilot.press("w")
+        await until(lambda: "loaded in" not in read_screen(pilot), pilot)
+        assert "almost full" in read_screen(pilot)
+
+
+async def test_a_missed_target_alarms_and_a_new_one_quiets_it(shows, snapshots, read_screen) -> None:
+    async with shows(snapshots.busy(), targets=Targets(ttft_s=0.4)) as pilot:
+        assert "▲ TTFT P95 426 ms, over 400 ms" in read_screen(pilot)
+        assert pilot.app.screen.query_one("#ttft").has_class("-alarm")
+        await pilot.press("t", "backspace", "backspace", "backspace", *"500", "enter")
+        await pilot.pause()
+        assert "▲" not in read_screen(pilot)
+        assert "target 500 ms" in read_screen(pilot)
+        assert not pilot.app.screen.query_one("#ttft").has_class("-alarm")
