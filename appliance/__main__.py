@@ -82,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_settings_flags(serve, leave_out=())
     serve.set_defaults(handler="appliance.commands.serve:serve")
     _add_run(commands.add_parser("run", help="chat with a model, or stream one answer"))
+    _add_eval(commands.add_parser("eval", help="measure what a precision costs a model's answers"))
     _add_model_commands(commands)
     _add_running(commands)
     keys.configure(commands.add_parser("key", help="create, list and revoke API keys"))
@@ -154,6 +155,16 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     add_settings_flags(parser, leave_out=("model", *_ONLY_SERVED))
     parser.set_defaults(handler="appliance.commands.run:run")
+
+
+def _add_eval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="catalogue name or model file")
+    parser.add_argument(
+        "--against", choices=("bf16", "f16", "f32"), default="bf16", help="what it is compared with"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_settings_flags(parser, leave_out=("model", *_ONLY_SERVED))
+    parser.set_defaults(handler="appliance.commands.evaluate:evaluate")
 
 
 def _add_address(parser: argparse.ArgumentParser) -> None:

@@ -105,6 +105,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tags: tuple[str, ...] = ()
     sampling: SamplingDefaults = SamplingDefaults()
     template: TemplateQuirks = TemplateQuirks()
+    keep_16_bit: tuple[str, ...] = ()  # matrices that int8-mixed holds in 16 bits, such as "3.down"
     sources: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1)]
 
 

@@ -22,6 +22,8 @@ from appliance.errors import BadSetting
 from appliance.formats.model_file import open_model_file
 from appliance.model_pool import ALL_ROOM, ModelDefaults, ModelFacts, ResidentModel, Room
 from appliance.observe.resources import ProcessResources
+from appliance.precision_map import map_file, read_map
+from appliance.quality import Quality, read_quality, variant_of
 from appliance.runtime.kv_cache import plan_kv
 from appliance.runtime.kv_policy import KVChoice, choose_kv, wanted_tokens
 from appliance.runtime.loading import LoadedBackend, LoadWishes, Report, load_backend
@@ -53,7 +55,8 @@ def load_model(settings: Settings, found: ModelFile, report: Report, room: Room 
         template = _chat_template(read_template(file), tokenizer)
         purpose = read_purpose(file, found.model_id)
         num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
-        loaded = load_backend(file, _wishes(settings, device, num_threads, room), report)
+        wishes = load_wishes(settings, device, num_threads, room, kept=kept_matrices(settings, found))
+        loaded = load_backend(file, wishes, report)
     context_length = _context_length(settings.context, loaded)
     kv = _choose_kv(settings, loaded, context_length, room)
     logger.info(kv.plan.explanation)
@@ -70,6 +73,7 @@ def load_model(settings: Settings, found: ModelFile, report: Report, room: Room 
         device=str(device),
         num_threads=num_threads,
         purpose=purpose,
+        quality=_known_quality(settings, found),
     )
     _log_ready(found.model_id, facts, time.monotonic() - started_s)
     return ResidentModel(
@@ -85,6 +89,18 @@ def load_model(settings: Settings, found: ModelFile, report: Report, room: Room 
     )
 
 
+def _known_quality(settings: Settings, found: ModelFile) -> Quality | None:
+    """What this file is known to lose with these settings; said aloud where that is past a bound."""
+    variant = variant_of(settings.precision, settings.activations, settings.kv_dtype)
+    quality = read_quality(found.path, variant)
+    if quality is not None and quality.failures:
+        logger.warning(
+            "%s as %s is past its quality bounds against %s: %s; a wider --precision loses less",
+            *(found.model_id, variant, quality.against, "; ".join(quality.failures)),
+        )
+    return quality
+
+
 def _defaults(found: ModelFile) -> ModelDefaults:
     """What the model's makers recommend, under the names of Ollama's options."""
     sampling = msgspec.to_builtins(found.entry.sampling) if found.entry else {}
@@ -95,10 +111,18 @@ def _defaults(found: ModelFile) -> ModelDefaults:
 
 def wishes_of(settings: Settings) -> LoadWishes:
     """Return what the settings ask of a load on this machine. Raises BadSetting."""
-    return _wishes(settings, select_device(settings.device), settings.threads or usable_threads(), ALL_ROOM)
+    return load_wishes(settings, select_device(settings.device), settings.threads or usable_threads())
 
 
-def _wishes(settings: Settings, device: torch.device, num_threads: int, room: Room) -> LoadWishes:
+def load_wishes(
+    settings: Settings,
+    device: torch.device,
+    num_threads: int,
+    room: Room = ALL_ROOM,
+    *,
+    kept: frozenset[str] = frozenset(),
+) -> LoadWishes:
+    """Return what the settings ask of a load, and what is free for it now."""
     return LoadWishes(
         backend=settings.backend,
         precision=settings.precision,
@@ -112,7 +136,27 @@ def _wishes(settings: Settings, device: torch.device, num_threads: int, room: Ro
         library_folder=paths.native_dir(),
         max_sequences=settings.max_sequences,
         kernel_folder=paths.cache_dir() / "kernels",
+        kept=kept,
     )
+
+
+def kept_matrices(settings: Settings, found: ModelFile) -> frozenset[str]:
+    """Return what `int8-mixed` keeps in 16 bits: as the map beside the file says, else as the catalogue does.
+
+    Raises BadSetting where int8-mixed is asked for and there is neither.
+    """
+    if settings.precision != "int8-mixed":
+        return frozenset()
+    kept = read_map(found.path)
+    if kept is None and found.entry is not None and found.entry.keep_16_bit:
+        kept = frozenset(found.entry.keep_16_bit)
+    if kept is None:
+        raise BadSetting(
+            f"--precision int8-mixed needs a precision map, {map_file(found.path)}, that names what to "
+            "keep in 16 bits, as keep-16-bit = ['0.down']; --precision int8 needs none",
+            param="precision",
+        )
+    return kept
 
 
 def _chat_template(source: str, tokenizer: Tokenizer) -> ChatTemplate | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from appliance.engine.engine import Engine
 from appliance.errors import UnknownModel
+from appliance.quality import Quality
 from appliance.text.chat_template import ChatTemplate
 from appliance.text.constraints import ConstraintCompiler
 from appliance.text.purpose import WRITING, Purpose
@@ -28,6 +29,7 @@ class ModelFacts:
     device: str
     num_threads: int
     purpose: Purpose = WRITING
+    quality: Quality | None = None  # as last measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

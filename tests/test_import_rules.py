@@ -38,6 +38,8 @@ RULES = {
     "appliance.api_keys": Rule(ours=("appliance.errors",), others=("msgspec",)),
     "appliance.paths": Rule(ours=("appliance.errors",), others=("platformdirs",)),
     "appliance.catalog": Rule(ours=("appliance.errors", "appliance.paths"), others=("msgspec",)),
+    "appliance.precision_map": Rule(ours=("appliance.errors",)),
+    "appliance.quality": Rule(ours=("appliance.errors", "appliance.paths"), others=("msgspec",)),
     "appliance.engine": Rule(ours=("appliance.errors",)),
     "appliance.formats": Rule(ours=("appliance.errors",), others=("numpy",)),
     "appliance.text": Rule(
@@ -47,7 +49,7 @@ RULES = {
     "kernels": Rule(others=("numpy", "torch")),
     "appliance.model": Rule(ours=("appliance.errors", "kernels"), others=("torch",)),
     "appliance.runtime": Rule(
-        ours=("appliance.errors", "appliance.formats", "appliance.model", "kernels", *ENGINE_VALUES),
+        ours=(*appliance("errors formats model precision_map"), "kernels", *ENGINE_VALUES),
         others=("numpy", "torch"),
     ),
     # The load generator: HTTP only, whatever server answers.
@@ -73,7 +75,7 @@ RULES = {
     "appliance.model_library": Rule(
         ours=appliance("catalog derived_models download errors formats paths"), others=("msgspec",)
     ),
-    "appliance.model_pool": Rule(ours=("appliance.engine", "appliance.errors", "appliance.text")),
+    "appliance.model_pool": Rule(ours=appliance("engine errors quality text")),
     "appliance.model_overrides": Rule(ours=appliance("errors model_pool text"), others=("msgspec",)),
     "appliance.download": Rule(
         ours=(
@@ -99,9 +101,15 @@ RULES = {
     # What composes the rest. Torch only in the loader, which is imported once there is something to load.
     "appliance.loader": Rule(
         ours=appliance(
-            "catalog config engine errors formats model_pool observe paths runtime text",
+            "catalog config engine errors formats model_pool observe paths precision_map quality "
+            "runtime text",
         ),
         others=("msgspec", "torch"),
+    ),
+    # Measures what the loader would load.
+    "appliance.eval": Rule(
+        ours=appliance("catalog config engine errors formats loader model paths quality runtime text"),
+        others=("msgspec", "numpy", "torch"),
     ),
     "appliance.serve": Rule(
         ours=appliance(
@@ -116,9 +124,9 @@ RULES = {
             "tui.targets",
             "tui.tell",
             *appliance(
-                "__main__ api_keys bench catalog config desktop download engine errors formats installation "
-                "loader logs model_overrides model_pool observe paths profiling serve server.listener "
-                "service text"
+                "__main__ api_keys bench catalog config desktop download engine errors eval formats "
+                "installation loader logs model_overrides model_pool observe paths precision_map profiling "
+                "quality serve server.listener service text"
             ),
         ),
         others=("httpx", "msgspec", "rich"),

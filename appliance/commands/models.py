@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from appliance.catalog import Catalog, ModelEntry, ModelFile
     from appliance.download.local_models import LocalModel
     from appliance.download.store import ModelStore
+    from appliance.quality import Quality
 
 EXIT_DECLINED = 1
 EXIT_NOT_INSTALLED = 4
@@ -204,7 +205,26 @@ def _model_facts(path: Path) -> dict[str, object]:
         types: dict[str, int] = {}
         for tensor in model.tensors.values():
             types[tensor.type.name] = types.get(tensor.type.name, 0) + 1
-    return {"size": model.size_bytes, "tensors": types, "metadata": metadata}
+    facts: dict[str, object] = {"size": model.size_bytes, "tensors": types, "metadata": metadata}
+    return facts | _quality_facts(path)
+
+
+def _quality_facts(path: Path) -> dict[str, object]:
+    from appliance.quality import read_all
+
+    measured = {variant: _told_quality(quality) for variant, quality in read_all(path).items()}
+    return {"quality": measured} if measured else {}
+
+
+def _told_quality(quality: "Quality") -> dict[str, object]:
+    told: dict[str, object] = {"against": quality.against}
+    for name, domain in {"overall": quality.overall, **quality.domains}.items():
+        told[name] = (
+            f"perplexity {domain.perplexity:.2f} ({domain.perplexity_rise:+.2%}), "
+            f"KL {domain.mean_kl:.4f} mean {domain.p99_kl:.4f} P99, "
+            f"same best token {domain.top1_agreement:.1%}"
+        )
+    return told | {"past_bounds": list(quality.failures)}
 
 
 def _plain(value: object) -> object:

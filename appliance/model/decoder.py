@@ -34,6 +34,11 @@ class LayerWeights:
     down: AnyWeight | None = None  # (H, I)
     experts: ExpertWeights | None = None
 
+    def matrices(self) -> tuple[AnyWeight, ...]:
+        experts = self.experts
+        own = [m for m in (self.qkv, self.output, self.gate_up, self.down) if m is not None]
+        return (*own, experts.router, *experts.gate_up, *experts.down) if experts else tuple(own)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderWeights:
@@ -43,6 +48,13 @@ class DecoderWeights:
     layers: tuple[LayerWeights, ...]
     final_norm: torch.Tensor  # (H)
     head: LinearWeight  # (V, H)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the matrices; norms are too small to count."""
+        tied = self.head.weight.data_ptr() == self.embedding.data_ptr()
+        tables = self.embedding.nbytes + (0 if tied else self.head.num_bytes)
+        return tables + sum(matrix.num_bytes for layer in self.layers for matrix in layer.matrices())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Whether the native CPU backend can run a file, at which precision, and its loading. Knows no settings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,7 +22,7 @@ _FOUR_BIT = (GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K)
 # One matrix of every layer speaks for all, in either kind of file.
 _LINEAR_NAMES = ("attn_output.weight", "self_attn.o_proj.weight")
 # Bytes per parameter, scales included.
-_BYTES_PER_PARAMETER = {"int4": 0.65, "int8": 1.1, "bf16": 2.0, "f32": 4.0}
+_BYTES_PER_PARAMETER = {"int4": 0.65, "int8": 1.1, "int8-mixed": 1.3, "bf16": 2.0, "f32": 4.0}
 _TABLE_NAMES = ("token_embd.weight", "output.weight", "embed_tokens.weight", "lm_head.weight")
 
 
@@ -56,19 +56,21 @@ class NativePlan:
     weights_bytes: int
 
 
-def plan_native(file: ModelFile, precision: str, kv_dtype: str) -> NativePlan:
-    """Decide how to hold the file's weights and its KV cache. Raises NotNative."""
+def plan_native(
+    file: ModelFile, precision: str, kv_dtype: str, kept: frozenset[str] = frozenset()
+) -> NativePlan:
+    """Decide how to hold the file's weights, with `kept` of them in 16 bits, and its KV. Raises NotNative."""
     if kv_dtype not in _KV_DTYPES:
         raise NotNative(f"its KV cache is bf16 or int8, not {kv_dtype}")
     linear_types = {file.tensor(name).type for name in file.tensors if name.endswith(_LINEAR_NAMES)}
     is_four_bit = bool(linear_types) and linear_types.issubset(_FOUR_BIT)
     chosen = "auto" if precision == "int4" and is_four_bit else precision
     if chosen not in PLANS:
-        raise NotNative(f"it runs the precisions auto, f32, bf16, int8 and int4, not {precision}")
+        raise NotNative(f"it runs the precisions auto, f32, bf16, int8, int8-mixed and int4, not {precision}")
     keeps_blocks = chosen == "auto"
     kv_type = _KV_DTYPES[kv_dtype]
     return NativePlan(
-        packing=PLANS[chosen],
+        packing=replace(PLANS[chosen], kept=kept),
         precision=_own_precision(linear_types) if keeps_blocks else chosen,
         kv_dtype="int8" if kv_type == torch.int8 else "bf16",
         kv_type=kv_type,

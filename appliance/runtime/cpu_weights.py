@@ -40,6 +40,12 @@ _FEED_FORWARD = {
     Slot.DOWN: Role.DOWN,
 }
 _EXPERTS = {Slot.EXPERT_GATE: Role.GATE, Slot.EXPERT_UP: Role.UP, Slot.EXPERT_DOWN: Role.DOWN}
+_PLACES = {
+    **dict.fromkeys((Slot.QUERY, Slot.KEY, Slot.VALUE), "qkv"),
+    Slot.OUTPUT: "output",
+    **dict.fromkeys((Slot.GATE, Slot.UP, Slot.EXPERT_GATE, Slot.EXPERT_UP), "gate_up"),
+    **dict.fromkeys((Slot.DOWN, Slot.EXPERT_DOWN), "down"),
+}
 _NORMS = {
     Slot.ATTENTION_PRE_NORM: NormRole.ATTENTION_PRE,
     Slot.ATTENTION_POST_NORM: NormRole.ATTENTION_POST,
@@ -62,12 +68,17 @@ class PackingPlan:
     table: Kind | None
     linear_default: Kind = Kind.CHANNEL8
     table_default: Kind = Kind.BF16
+    kept: frozenset[str] = frozenset()  # matrices in 16 bits instead, by their names in a precision map
+
+    def linear_of(self, slot: Slot, layer: int) -> Kind | None:
+        return Kind.BF16 if f"{layer}.{_PLACES[slot]}" in self.kept else self.linear
 
 
 PLANS = {
     "auto": PackingPlan(linear=None, table=None),
     "int8": PackingPlan(linear=Kind.CHANNEL8, table=Kind.BF16),
     "int4": PackingPlan(linear=Kind.GROUP4_MIN, table=None),
+    "int8-mixed": PackingPlan(linear=Kind.CHANNEL8, table=Kind.BF16),
     "bf16": PackingPlan(linear=Kind.BF16, table=Kind.BF16),
     "f32": PackingPlan(linear=Kind.F32, table=Kind.F32),
 }
@@ -113,7 +124,8 @@ class NativeWeightLoader:
     def _linear(self, source: Checkpoint, slot: Slot, role: Role, layer: int) -> None:
         matrix, bias = source.rows(slot, layer), source.bias(slot, layer)
         order = None if matrix.order is None else matrix.order.astype(np.int32)
-        affine = matrix.affine() if self._plan.linear is None else None
+        wanted = self._plan.linear_of(slot, layer)
+        affine = matrix.affine() if wanted is None else None
         if affine is not None:
             self._builder.set_linear(
                 role,
@@ -127,14 +139,14 @@ class NativeWeightLoader:
                 bias=bias,
             )
             return
-        rows, stored = _as_stored(matrix, self._plan.linear)
-        kind = self._linear_kind(matrix.type, stored)
+        rows, stored = _as_stored(matrix, wanted)
+        kind = self._linear_kind(wanted, matrix.type, stored)
         self._builder.set_linear(role, layer, rows, stored, kind=kind, order=order, bias=bias)
 
-    def _linear_kind(self, file_type: GGMLType, stored: Source) -> Kind | None:
+    def _linear_kind(self, wanted: Kind | None, file_type: GGMLType, stored: Source) -> Kind | None:
         """The kind to pack as; None keeps quantized blocks as they are."""
-        if self._plan.linear is not None or stored not in _ELEMENT_TYPES:
-            return self._plan.linear
+        if wanted is not None or stored not in _ELEMENT_TYPES:
+            return wanted
         return self._plan.linear_default if file_type in _SOURCES else Kind.GROUP8
 
     def _experts(self, source: Checkpoint, layer: int, num_experts: int) -> None:
@@ -143,10 +155,11 @@ class NativeWeightLoader:
         values = router.read(0, len(router.raw))
         self._builder.set_linear(Role.ROUTER, layer, values, Source.F32, kind=Kind.F32)
         for slot, role in _EXPERTS.items():
+            wanted = self._plan.linear_of(slot, layer)
             for expert in range(num_experts):
                 matrix = source.rows(slot, layer, expert)
-                rows, stored = _as_stored(matrix, self._plan.linear)
-                kind = self._linear_kind(matrix.type, stored)
+                rows, stored = _as_stored(matrix, wanted)
+                kind = self._linear_kind(wanted, matrix.type, stored)
                 self._builder.set_expert(role, layer, expert, rows, stored, kind=kind)
 
 

@@ -9,12 +9,14 @@ import torch
 
 from appliance.errors import BadSetting, NotEnoughMemory
 from appliance.model.config import ModelConfig
+from appliance.precision_map import check_names
 from appliance.runtime import cpu_loading, cuda_loading
 from appliance.runtime.backend import Backend, EagerBackend, eager_kv_layout
 from appliance.runtime.checkpoint import ModelFile, read_config
 from appliance.runtime.gpu_device import read_gpu, why_no_gpu
 from appliance.runtime.kv_cache import human_size
-from appliance.runtime.precision import kv_dtype, weight_dtype
+from appliance.runtime.precision import INT8, kv_dtype, weight_dtype
+from appliance.runtime.weight_packing import Packing, int8_packing
 from appliance.runtime.weights import WeightLoader
 from kernels.cpu.abi import MIXED_BITS
 from kernels.tables import reference_ops
@@ -25,7 +27,7 @@ Report = Callable[[str, float | None], None]
 _LOADING_SLACK_BYTES = 64 * 2**20
 # Small models lose answers to 8 bits: SmolLM2's logits are 4% off, against 1.0% mixed and 0.4% with 16.
 _ACTIVATION_BITS = {"auto": MIXED_BITS, "int16": 16, "int8": 8}
-_LATER_PRECISIONS = ("int8-mixed", "nf4", "llm.int8")
+_LATER_PRECISIONS = ("nf4", "llm.int8")
 logger = logging.getLogger(__name__)
 
 
@@ -43,6 +45,7 @@ class LoadWishes:
     free_bytes: int
     library_folder: Path  # where the native library is, or is built on first use
     served_context: int | None = None  # tokens; None for all that the model allows
+    kept: frozenset[str] = frozenset()  # matrices that int8-mixed holds in 16 bits
     max_sequences: int = 32
     kernel_folder: Path | None = None  # where compiled GPU kernels are kept
 
@@ -69,7 +72,7 @@ def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
     if wishes.precision in _LATER_PRECISIONS:
         raise BadSetting(
             f"--precision {wishes.precision} is not available in this version; choose auto, f32, bf16, f16 "
-            "(eager backend), int8 or int4 (CPU backend)",
+            "(eager backend), int8, int8-mixed or int4",
             param="precision",
         )
     if wishes.backend == "cuda" or (wishes.backend == "auto" and wishes.device.type == "cuda"):
@@ -93,8 +96,9 @@ def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
 
 def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
     # Before anything that takes time: a file that cannot be run is refused at once.
-    read_config(file, wishes.served_context)
-    plan = cpu_loading.plan_native(file, wishes.precision, wishes.kv_dtype)
+    _, config = read_config(file, wishes.served_context)
+    check_names(wishes.kept, config.num_layers)
+    plan = cpu_loading.plan_native(file, wishes.precision, wishes.kv_dtype, wishes.kept)
     _require_room(file, plan.precision, plan.weights_bytes, wishes.free_bytes)
     report("preparing the CPU engine, once", None)
     library = cpu_loading.open_library(wishes.library_folder)
@@ -120,6 +124,7 @@ def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
 
 def _load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
     architecture, config = read_config(file, wishes.served_context)
+    check_names(wishes.kept, config.num_layers)
     demands = cuda_loading.CudaDemands(
         precision=wishes.precision,
         kv_dtype=wishes.kv_dtype,
@@ -156,14 +161,18 @@ def _load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBac
 
 def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
     architecture, config = read_config(file, wishes.served_context)
+    check_names(wishes.kept, config.num_layers)
     precision, dtype = weight_dtype(wishes.precision, wishes.device)
-    kv_name, kv_type = kv_dtype(wishes.kv_dtype, precision)
+    is_int8 = precision in INT8
+    kv_name, kv_type = kv_dtype(wishes.kv_dtype, "bf16" if is_int8 else precision)
     needed_bytes = dtype.itemsize * _num_parameters(file)
     _require_room(file, precision, needed_bytes, wishes.free_bytes)
     loader = WeightLoader(
         file,
         dtype=dtype,
         device=wishes.device,
+        packing=_eager_int8(wishes.device, dtype) if is_int8 else None,
+        kept=wishes.kept,
         progress=lambda share: report(f"loading {file.path.name}", share),
     )
     weights = loader.load(architecture, config)
@@ -174,8 +183,13 @@ def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBa
         backend_name="eager",
         precision=precision,
         kv_dtype=kv_name,
-        weights_bytes=needed_bytes,
+        weights_bytes=weights.num_bytes,
     )
+
+
+def _eager_int8(device: torch.device, dtype: torch.dtype) -> Packing:
+    # A CPU multiplies float32 as fast as 16 bits, and rounds nothing on the way.
+    return int8_packing(torch.float32 if device.type == "cpu" else dtype, takes_int8_tokens=False)
 
 
 def _require_room(file: ModelFile, precision: str, needed_bytes: int, free_bytes: int) -> None:

@@ -5,6 +5,8 @@ import torch
 from appliance.errors import BadSetting
 
 _DENSE = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+# Tables and kept matrices are bf16 under these.
+INT8 = ("int8", "int8-mixed")
 
 
 def weight_dtype(precision: str, device: torch.device) -> tuple[str, torch.dtype]:
@@ -16,9 +18,12 @@ def weight_dtype(precision: str, device: torch.device) -> tuple[str, torch.dtype
     """
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "f32"
+    if precision in INT8:
+        return precision, torch.bfloat16
     if precision not in _DENSE:
         raise BadSetting(
-            f"--precision {precision} does not run on the eager backend; choose auto, f32, bf16 or f16",
+            f"--precision {precision} does not run on the eager backend; choose auto, f32, bf16, f16, int8 "
+            "or int8-mixed",
             param="precision",
         )
     return precision, _DENSE[precision]

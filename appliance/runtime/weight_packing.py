@@ -12,8 +12,8 @@ from kernels.ops import AnyWeight
 Packing = Callable[[Iterable[torch.Tensor], torch.Tensor | None], AnyWeight]
 
 
-def int8_packing(activation_dtype: torch.dtype) -> Packing:
-    """INT8 per output channel; products of many tokens may take them as INT8 too."""
+def int8_packing(activation_dtype: torch.dtype, *, takes_int8_tokens: bool = True) -> Packing:
+    """INT8 per output channel; products of many tokens may take them as INT8 too, where that is wanted."""
 
     def pack(chunks: Iterable[torch.Tensor], bias: torch.Tensor | None) -> AnyWeight:
         quantized = [quantize_rows(chunk) for chunk in chunks]
@@ -22,7 +22,7 @@ def int8_packing(activation_dtype: torch.dtype) -> Packing:
             scales=torch.cat([scales for _, scales in quantized]),
             bias=bias,
             activation_dtype=activation_dtype,
-            takes_int8_tokens=True,
+            takes_int8_tokens=takes_int8_tokens,
         )
 
     return pack

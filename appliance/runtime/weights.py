@@ -29,7 +29,8 @@ _NORM_FIELDS = {
 class WeightLoader:
     """Reads one file's tensors into `dtype` tensors on `device`; holds one float32 chunk besides them.
 
-    With a packing the layers' matrices, but for routers, become what it makes of them.
+    With a packing the layers' matrices, but for routers and those `kept` by their names in a precision map,
+    become what it makes of them.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class WeightLoader:
         device: torch.device,
         progress: Progress = lambda _: None,
         packing: Packing | None = None,
+        kept: frozenset[str] = frozenset(),
     ) -> None:
         self._file = file
         self._dtype = dtype
         self._device = device
         self._progress = progress
         self._packing = packing
+        self._kept = kept
 
     def load(self, architecture: Architecture, config: ModelConfig) -> DecoderWeights:
         """Load every tensor. Raises BadModelFile naming a tensor that is missing, extra or misshapen."""
@@ -72,34 +75,35 @@ class WeightLoader:
         }
         is_dense = config.experts is None
         return LayerWeights(
-            qkv=self._linear(source, index, Slot.QUERY, Slot.KEY, Slot.VALUE),
-            output=self._linear(source, index, Slot.OUTPUT),
-            gate_up=self._linear(source, index, Slot.GATE, Slot.UP) if is_dense else None,
-            down=self._linear(source, index, Slot.DOWN) if is_dense else None,
+            qkv=self._linear(source, index, "qkv", Slot.QUERY, Slot.KEY, Slot.VALUE),
+            output=self._linear(source, index, "output", Slot.OUTPUT),
+            gate_up=self._linear(source, index, "gate_up", Slot.GATE, Slot.UP) if is_dense else None,
+            down=self._linear(source, index, "down", Slot.DOWN) if is_dense else None,
             experts=self._experts(source, index, config.experts.num_experts) if config.experts else None,
             **norms,
         )
 
     def _experts(self, source: Checkpoint, layer: int, num_experts: int) -> ExpertWeights:
-        def expert(index: int, *slots: Slot) -> AnyWeight:
-            return self._matrix([source.rows(slot, layer, index) for slot in slots], None)
+        def expert(index: int, place: str, *slots: Slot) -> AnyWeight:
+            return self._matrix([source.rows(slot, layer, index) for slot in slots], f"{layer}.{place}", None)
 
         return ExpertWeights(
             router=LinearWeight(weight=self._stack([source.rows(Slot.ROUTER, layer)])),
-            gate_up=tuple(expert(i, Slot.EXPERT_GATE, Slot.EXPERT_UP) for i in range(num_experts)),
-            down=tuple(expert(i, Slot.EXPERT_DOWN) for i in range(num_experts)),
+            gate_up=tuple(expert(i, "gate_up", Slot.EXPERT_GATE, Slot.EXPERT_UP) for i in range(num_experts)),
+            down=tuple(expert(i, "down", Slot.EXPERT_DOWN) for i in range(num_experts)),
         )
 
-    def _linear(self, source: Checkpoint, layer: int, *slots: Slot) -> AnyWeight:
+    def _linear(self, source: Checkpoint, layer: int, place: str, *slots: Slot) -> AnyWeight:
         parts = [part for slot in slots if (part := source.bias(slot, layer)) is not None]
         bias = torch.cat([torch.from_numpy(part) for part in parts]) if parts else None
         return self._matrix(
             [source.rows(slot, layer) for slot in slots],
+            f"{layer}.{place}",
             None if bias is None else bias.to(self._device, self._dtype),
         )
 
-    def _matrix(self, parts: list[Rows], bias: torch.Tensor | None) -> AnyWeight:
-        if self._packing is None:
+    def _matrix(self, parts: list[Rows], name: str, bias: torch.Tensor | None) -> AnyWeight:
+        if self._packing is None or name in self._kept:
             return LinearWeight(weight=self._stack(parts), bias=bias)
         return self._packing((chunk.to(self._device) for chunk in _chunks(parts)), bias)
 

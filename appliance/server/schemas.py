@@ -26,6 +26,27 @@ class LatencySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     queue: Percentiles
 
 
+class DomainSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What quantization cost in one kind of text. Divergences in nats, shares from 0 to 1."""
+
+    perplexity: float
+    reference_perplexity: float
+    mean_kl: float
+    p99_kl: float
+    top1_agreement: float
+
+
+class QualitySnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What `appliance eval` last found of this file with these settings. `failures`: past their bounds."""
+
+    variant: str
+    against: str
+    measured_s: float  # Unix seconds
+    overall: DomainSnapshot
+    domains: dict[str, DomainSnapshot]
+    failures: tuple[str, ...]
+
+
 class ModelSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The resident model."""
 
@@ -39,6 +60,7 @@ class ModelSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     device: str
     num_threads: int
+    quality: QualitySnapshot | None = None
 
 
 class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from appliance.server.schemas import (
     MemorySnapshot,
     ModelSnapshot,
     Percentiles,
+    QualitySnapshot,
     RequestCounts,
     SystemSnapshot,
     Throughput,
@@ -94,6 +95,9 @@ def _model(model: ResidentModel) -> ModelSnapshot:
         backend=facts.backend,
         device=facts.device,
         num_threads=facts.num_threads,
+        quality=msgspec.convert(facts.quality, QualitySnapshot, from_attributes=True)
+        if facts.quality
+        else None,
     )
 
 

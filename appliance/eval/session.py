@@ -1,0 +1,49 @@
+"""Loads what is to be compared, as the appliance would serve it, and measures it. Knows settings."""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from appliance.catalog import ModelFile
+from appliance.config import Settings
+from appliance.eval.evaluation import Measured, Report, evaluate
+from appliance.formats.model_file import open_model_file
+from appliance.loader import kept_matrices, load_wishes
+from appliance.quality import Quality, save_quality, variant_of
+from appliance.runtime.checkpoint import ModelFile as OpenModel
+from appliance.runtime.loading import LoadedBackend, load_backend
+from appliance.runtime.precision import select_device
+from appliance.runtime.threads import usable_threads
+from appliance.text.model_text import read_tokenizer
+
+
+def measure(settings: Settings, found: ModelFile, against: str, report: Report) -> Quality:
+    """Load the model twice, with the settings and as `against`, compare and keep the result.
+
+    Both are in memory at once. Raises what loading raises, and StorageNotWritable.
+    """
+    with open_model_file(found.path) as file:
+        encode = partial(read_tokenizer(file).encode, parse_special=False)
+        reference = load(file, replace(settings, precision=against, kv_dtype="auto"), report)
+        loaded = load(file, settings, report, kept=kept_matrices(settings, found))
+    variant = variant_of(settings.precision, settings.activations, settings.kv_dtype)
+    quality = evaluate(
+        found.model_id,
+        Measured(loaded=loaded, variant=variant, activations=settings.activations),
+        Measured(loaded=reference, variant=against),
+        encode,
+        report,
+    )
+    save_quality(found.path, quality)
+    return quality
+
+
+def load(
+    file: OpenModel, settings: Settings, report: Report, *, kept: frozenset[str] = frozenset()
+) -> LoadedBackend:
+    """Load onto the backend that would serve it. Raises what loading raises."""
+    num_threads = settings.threads or usable_threads()
+    torch.set_num_threads(num_threads)
+    wishes = load_wishes(settings, select_device(settings.device), num_threads, kept=kept)
+    return load_backend(file, wishes, lambda text, _: report(text))
