@@ -77,6 +77,8 @@ class Residency:
         if task is None or task in holders:
             return
         holders.add(task)
+        if model.model_id not in self._keep_alive_s:  # one that was loaded at the start
+            self.used(model.model_id, self._rules.keep_alive_s)
         task.add_done_callback(lambda done: self._let_go(model.model_id, done))
 
     def unload(self, model_id: str, *, spares_pinned: bool = False) -> None:
@@ -194,7 +196,7 @@ class Residency:
             await asyncio.sleep(min(left_s, 3600.0))
             if any(model.model_id == model_id and self._is_busy(model) for model in self._pool.list()):
                 self._used_s[model_id] = time.time()
-        self._timers.pop(model_id, None)
+        self._timers.pop(model_id, None)  # else closing would cancel this very task
         self._start_closing(model_id)
 
     def _stop_timer(self, model_id: str) -> None:

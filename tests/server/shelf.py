@@ -60,11 +60,9 @@ class Shelf:
             raise NotEnoughMemory(f"{model_id} does not fit; close other programs")
         self.loads.append(model_id)
         self.rooms.append(room)
-        model = self._resident(model_id)
-        self.alive[model_id] = model
-        return model
+        return self.resident(model_id)
 
-    def _resident(self, model_id: str) -> ResidentModel:
+    def resident(self, model_id: str) -> ResidentModel:
         runner = ScriptedRunner(
             num_blocks=_NUM_BLOCKS,
             block_size=_BLOCK_SIZE,
@@ -81,7 +79,8 @@ class Shelf:
             model.engine.stop()
             del self.alive[model_id]
 
-        return replace(model, close=close)
+        self.alive[model_id] = replace(model, close=close)
+        return self.alive[model_id]
 
 
 @contextmanager

@@ -154,6 +154,14 @@ def test_an_idle_model_is_unloaded_after_its_keep_alive() -> None:
         assert said(client, "red") == "red"
 
 
+def test_a_model_of_the_start_is_unloaded_after_its_keep_alive_too() -> None:
+    with make_shelf("red", keep_alive_s=0.2) as shelf, shelf.client() as client:
+        shelf.state.pool.add(shelf.resident("red"))
+        assert said(client, "red") == "red"
+        assert shelf.loads == []
+        wait_for(lambda: not shelf.alive)
+
+
 def test_the_room_of_a_load_leaves_what_others_were_promised() -> None:
     with make_shelf("red", "blue") as shelf, shelf.client() as client:
         said(client, "red")
