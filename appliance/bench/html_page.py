@@ -10,7 +10,7 @@ body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)
 margin:2rem auto;padding:0 1rem}
 table{border-collapse:collapse;margin:1rem 0;display:block;overflow-x:auto}
 th,td{padding:.25rem .7rem;border-bottom:1px solid var(--grid);text-align:right}
-th:first-child,td:first-child{text-align:left}
+th:first-child,td:first-child{text-align:left}td{white-space:nowrap}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:1rem}
 svg text{font:12px system-ui,sans-serif;fill:var(--ink)}svg .title{font-weight:600;font-size:14px}
 svg .grid{stroke:var(--grid)}svg{width:100%;height:auto}

@@ -21,7 +21,7 @@ namespace {
 // Far beyond any cache that this machine could have.
 constexpr size_t kBufferBytes = size_t{512} << 20;
 constexpr int kPasses = 6;
-constexpr int64_t kProductSteps = 30'000'000;
+constexpr int64_t kProductSteps = 5'000'000;
 
 typedef uint64_t Lanes __attribute__((vector_size(64)));
 
@@ -77,7 +77,7 @@ double read_gb_s(int num_threads) {
 }
 
 #if defined(__AVX512VNNI__)
-double int8_gop_s(int num_threads) {
+double int8_pass_gop_s(int num_threads) {
     std::vector<int> sinks(num_threads);
     const double seconds = seconds_of(num_threads, [&](int i) {
         // Enough chains to hide the latency; the empty asm keeps the compiler from folding them.
@@ -99,7 +99,7 @@ double int8_gop_s(int num_threads) {
     return 2.0 * 64 * 16 * kProductSteps * num_threads / seconds / 1e9;
 }
 #elif defined(__AVX2__)
-double int8_gop_s(int num_threads) {
+double int8_pass_gop_s(int num_threads) {
     std::vector<int> sinks(num_threads);
     const double seconds = seconds_of(num_threads, [&](int i) {
         // Without VNNI a product of bytes is three instructions: to 16 bits, to 32 bits, into the sum.
@@ -122,6 +122,18 @@ double int8_gop_s(int num_threads) {
     volatile int sink = sinks[0];
     (void)sink;
     return 2.0 * 32 * 8 * kProductSteps * num_threads / seconds / 1e9;
+}
+#endif
+
+#if defined(__AVX512VNNI__) || defined(__AVX2__)
+// The best pass: another program takes from some, none adds to any.
+double int8_gop_s(int num_threads) {
+    double best = 0;
+    for (int pass = 0; pass < kPasses; ++pass) {
+        const double rate = int8_pass_gop_s(num_threads);
+        if (rate > best) best = rate;
+    }
+    return best;
 }
 #endif
 
