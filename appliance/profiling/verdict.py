@@ -78,6 +78,8 @@ def _forward(profile: StepProfile, memory: float | None, compute: float | None) 
         return f"bound by the forward pass{most}", "measure the machine's limits: install a C++ compiler"
     if (memory or 0.0) >= (compute or 0.0):
         words = f"memory-bound at {memory:.0%} of the limit"
+        if (memory or 0.0) > 1:
+            words += " (caches hold a part of the weights)"
         if (memory or 0.0) < _NEAR_LIMIT:
             words = f"nearest to memory, at {memory:.0%} of the limit: threads wait for others"
             return (

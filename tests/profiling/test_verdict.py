@@ -40,6 +40,8 @@ def test_a_step_at_a_limit_is_bound_by_it() -> None:
     memory = judge(STEP, WORK, LIMITS)
     assert memory.words == "memory-bound at 70% of the limit; the longest phase is 'head'"
     assert (memory.memory_share, memory.compute_share) == (0.7, pytest.approx(0.1))
+    cached = judge(STEP, Traffic(num_bytes=1100, operations=1000), LIMITS)
+    assert cached.words.startswith("memory-bound at 110% of the limit (caches hold a part of the weights)")
     compute = judge(STEP, Traffic(num_bytes=100, operations=8000), LIMITS)
     assert compute.words.startswith("compute-bound at 80% of the limit")
 
