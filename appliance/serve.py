@@ -23,6 +23,7 @@ from appliance.log_ring import LogRing
 from appliance.model_library import LibraryModel, ModelLibrary
 from appliance.model_overrides import ModelOverrides
 from appliance.model_pool import ModelPool, ResidentModel, Room
+from appliance.observe.history import RequestHistory
 from appliance.server.access import AccessRules
 from appliance.server.app import create_app
 from appliance.server.appliance_state import ApplianceState, ServerLimits
@@ -48,8 +49,10 @@ class Appliance:
         state: ApplianceState,
         http_server: HttpServer,
         overrides: ModelOverrides,
+        history: RequestHistory,
     ) -> None:
         self._settings = settings
+        self._history = history
         self._overrides = overrides
         self._state = state
         self._http = http_server
@@ -72,6 +75,7 @@ class Appliance:
         """Answer HTTP at once and load the model in the background."""
         self._log_to(self._state.log_ring)
         self._http.start()
+        self._history.start()
         threading.Thread(target=self._load, name="loader", daemon=True).start()
 
     def drain(self) -> None:
@@ -98,6 +102,7 @@ class Appliance:
         )
         self._http.stop(DRAIN_S)
         self._state.pool.close()
+        self._history.close()
         self._drained.set()
         if self._state.log_ring is not None:
             logging.getLogger().removeHandler(self._state.log_ring)
@@ -174,9 +179,11 @@ def open_appliance(settings: Settings, overrides: ModelOverrides | None = None) 
         residency=_residency_rules(settings),
         log_ring=LogRing(),
     )
-    app = create_app(state, access=access, hosts=hosts, origins=origins)
+    history = RequestHistory(paths.state_dir() / "requests.sqlite")
+    state.latency.requests.on_add = history.add
+    app = create_app(state, access=access, hosts=hosts, origins=origins, history=history)
     server = HttpServer(app, *listeners, state=state, certificate=certificate)
-    return Appliance(settings, state, server, overrides)
+    return Appliance(settings, state, server, overrides, history)
 
 
 def _access_rules(settings: Settings) -> AccessRules:

@@ -114,7 +114,7 @@ RULES = {
     "appliance.serve": Rule(
         ours=appliance(
             "api_keys catalog config download errors loader log_ring model_library model_overrides "
-            "model_pool paths server"
+            "model_pool observe paths server"
         ),
     ),
     "appliance.commands": Rule(

@@ -45,6 +45,7 @@ class RequestRing:
     """Any thread may add and read."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
+        self.on_add: Callable[[RequestRecord], None] = lambda _: None  # told of each record; must not block
         self._records: deque[RequestRecord] = deque(maxlen=capacity)
         self._models: dict[str, ModelHistograms] = {}
         self._lock = threading.Lock()
@@ -76,6 +77,7 @@ class RequestRing:
         with self._lock:
             found.ends[record.reason] += 1
             self._records.append(record)
+        self.on_add(record)
 
     def since(self, unix_s: float) -> list[RequestRecord]:
         """Those that ended then or later, newest first."""

@@ -179,7 +179,9 @@ class Answer:
             parts.append(self._format.encode_error(error))
         elif self._group.is_done:
             parts.append(self._format.close(self._group.usage))
+        began_s = self._group.timing.clock()
         await writer.write(b"".join(parts), news="" if parts else self._queue_news())
+        self._send_s += self._group.timing.clock() - began_s
         self._group.sent(events)
 
     def _queue_news(self) -> str:

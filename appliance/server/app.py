@@ -5,6 +5,7 @@ from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp
 
 from appliance.errors import ApplianceError
+from appliance.observe.history import RequestHistory
 from appliance.server.access import AccessRules
 from appliance.server.anthropic import anthropic_routes
 from appliance.server.appliance_state import ApplianceState
@@ -42,6 +43,7 @@ def create_app(
     snapshots: SnapshotSource | None = None,
     hosts: frozenset[str] = frozenset(),
     origins: OriginRules | None = None,
+    history: RequestHistory | None = None,
 ) -> ASGIApp:
     """Return the ASGI application. Where no key is required only loopback names are answered."""
     snapshots = snapshots or SnapshotSource(state)
@@ -60,7 +62,7 @@ def create_app(
             *ollama_model_routes(state),
             *anthropic_routes(state),
             *operation_routes(state),
-            *request_routes(state.latency.requests),
+            *request_routes(state.latency.requests, history),
             *metrics_routes(state, responses),
             *openapi_routes(),
         ],

@@ -12,8 +12,9 @@ from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 
 from appliance.errors import InvalidRequest
+from appliance.observe.history import KEPT_S, RequestHistory
 from appliance.observe.request_record import RequestRecord
-from appliance.observe.request_ring import RequestRing, percentiles_of
+from appliance.observe.request_ring import CAPACITY, RequestRing, percentiles_of
 from appliance.server.error_responses import json_response
 from appliance.server.schemas import FinishedRequests, Percentiles, RequestStages, StagePercentiles
 
@@ -27,18 +28,22 @@ _GROUPS: dict[str, Callable[[RequestRecord], str]] = {
 _LOOK = (HttpMethod.GET, HttpMethod.HEAD)
 
 
-def request_routes(ring: RequestRing) -> list[HTTPRouteHandler]:
+def request_routes(ring: RequestRing, history: RequestHistory | None) -> list[HTTPRouteHandler]:
     """The handler of `/system/v1/requests`."""
 
     @route("/system/v1/requests", http_method=_LOOK, sync_to_thread=True)
     def list_requests(request: Request[Any, Any, Any]) -> Response[bytes]:
         asked = request.query_params
-        window_s = _number(asked.get("window_s", "600"), "window_s", most=86_400)
-        limit = _number(asked.get("limit", "100"), "limit", most=4096)
+        window_s = _number(asked.get("window_s", "600"), "window_s", most=KEPT_S)
+        limit = _number(asked.get("limit", "100"), "limit", most=CAPACITY)
         group = asked.get("by", "all")
         if group not in _GROUPS:
             raise InvalidRequest(f"'by' is '{group[:40]}'; take one of {', '.join(_GROUPS)}", param="by")
-        records = ring.since(time.time() - window_s)
+        since_s = time.time() - window_s
+        if asked.get("history") == "1" and history is not None:
+            records = history.since(since_s, limit=CAPACITY)
+        else:
+            records = ring.since(since_s)
         shown = [msgspec.convert(r, RequestStages, from_attributes=True) for r in records[: int(limit)]]
         found = FinishedRequests(
             window_s=window_s, requests=shown, percentiles=_grouped(records, _GROUPS[group])

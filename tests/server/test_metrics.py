@@ -73,6 +73,8 @@ def test_requests_are_told_stage_by_stage(rig: Rig, client: TestClient) -> None:
     answer = client.get("/system/v1/requests?by=model&limit=1")
     found = msgspec.json.decode(answer.content, type=FinishedRequests)
     (request,) = found.requests
+    assert request.detokenize_s > 0
+    assert request.receive_s > 0
     assert (request.model, request.reason, request.service_class) == (MODEL_ID, "stop", "silver")
     assert request.request_id.startswith("chatcmpl-")
     assert request.prefill_s >= 0.01
@@ -83,6 +85,13 @@ def test_requests_are_told_stage_by_stage(rig: Rig, client: TestClient) -> None:
     (group,) = found.percentiles
     assert group.group == MODEL_ID
     assert group.stages["ttft"].count == group.stages["decode"].count == 2
+
+
+def test_a_stream_tells_how_long_its_client_took(rig: Rig, client: TestClient) -> None:
+    client.post("/v1/chat/completions", json=chat(stream=True))
+    rig.wait_idle()
+    (request,) = client.get("/system/v1/requests").json()["requests"]
+    assert request["send_s"] > 0
 
 
 @pytest.mark.parametrize("query", ["window_s=x", "window_s=-1", "limit=1e9", "by=colour", "limit=nan"])

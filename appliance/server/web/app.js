@@ -141,11 +141,11 @@ function showPhase({ detail, progress }) {
 
 async function showModel() {
   try {
-    const { data } = await server.getJson("/v1/models");
+    const [{ data }, { model }] = await Promise.all([server.getJson("/v1/models"), server.getJson("/system/v1/snapshot")]);
     const name = byId("model-name");
-    name.dataset.id = data[0]?.id ?? "";
-    if (settings.model && data.length === 1 && data[0].id !== settings.model) chooseModel(undefined);
-    name.textContent = settings.model ?? (data[0]?.id || "Choose a model");
+    name.dataset.id = model?.id ?? data[0]?.id ?? "";
+    if (settings.model && !data.some(({ id }) => id === settings.model)) chooseModel(undefined);
+    name.textContent = settings.model ?? (name.dataset.id || "Choose a model");
   } catch (error) { refused(error); }
 }
 

@@ -21,26 +21,22 @@ export class ModelList {
 
   async refresh() {
     try {
-      const [{ data }, { models }, { memory }] = await Promise.all([getJson("/v1/models"), getJson("/api/tags"), getJson("/system/v1/snapshot")]);
-      const loaded = new Set(data.map((model) => model.id));
-      const onDisk = models.filter((model) => !loaded.has(model.name));
+      const [{ models }, { memory }] = await Promise.all([getJson("/system/v1/models"), getJson("/system/v1/snapshot")]);
       byId("models-memory").textContent = memory ? `${bytes(memory.available_bytes)} of memory are free on this machine.` : "";
-      const lines = [
-        ...data.map((model) => this.line(model.id, "loaded", models.find((m) => m.name === model.id))),
-        ...onDisk.map((model) => this.line(model.name, fit(model.size, memory?.available_bytes), model)),
-      ];
-      byId("models").replaceChildren(...lines);
+      const here = models.filter((model) => model.state !== "available");
+      const others = models.filter((model) => model.state === "available");
+      byId("models").replaceChildren(...here.map((model) => this.line(model, memory)));
+      byId("names").replaceChildren(...others.map((model) => element("option", { value: model.id }, `${bytes(model.size_bytes)}, ${fit(model.size_bytes, memory)}`)));
     } catch (error) {
       if (!this.refused(error)) byId("models").replaceChildren(element("li", { className: "error" }, error.message));
     }
   }
 
-  line(id, state, model) {
-    const details = model?.details ?? {};
-    const about = [details.parameter_size, details.quantization_level, model?.size ? bytes(model.size) : ""].filter(Boolean).join(" · ");
+  line({ id, state, size_bytes: size, detail }, memory) {
     const choose = () => { this.chosen(id); byId("models-dialog").close(); };
+    const word = state === "installed" ? fit(size, memory) : state;
     return element("li", {}, element("button", { type: "button", className: "model-card", "aria-pressed": String(id === this.current), on: { click: choose } },
-      element("span", { className: "ellipsis" }, id), element("span", { className: "small muted" }, about), element("span", { className: `badge ${state.replaceAll(" ", "-")}` }, state)));
+      element("span", { className: "ellipsis" }, id), element("span", { className: "small muted" }, detail || bytes(size)), element("span", { className: `badge ${word.replaceAll(" ", "-")}` }, word)));
   }
 
   async install(name) {
@@ -65,7 +61,7 @@ export class ModelList {
   }
 }
 
-function fit(size, available) {
-  if (!available) return "on disk";
-  return size * ROOM <= available ? "fits" : "too large";
+function fit(size, memory) {
+  if (!memory) return "on disk";
+  return size * ROOM <= memory.available_bytes ? "fits" : "too large";
 }
