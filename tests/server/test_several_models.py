@@ -1,12 +1,14 @@
 """Several models: loaded when named, once however many ask, unloaded without cutting a reply."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from appliance.catalog import Catalog, FileSource, ModelEntry
+from appliance.model_pool import ModelDefaults, ResidentModel
 from appliance.server.http_server import HttpServer
 from appliance.server.listener import bind
 from server.rig import ndjson, open_socket, post, read_until, request_bytes, sse_events, wait_for
@@ -67,6 +69,22 @@ def test_an_alias_of_the_settings_is_a_name() -> None:
         assert said(client, "gpt-4") == "red"
         assert said(client, "GPT-4") == "red"
         assert shelf.loads == ["red"]
+
+
+def test_a_models_own_system_prompt_holds_where_the_conversation_has_none() -> None:
+    with make_shelf("red") as shelf, shelf.client() as client:
+        model = shelf.resident("red")
+        plain = _prompt_tokens(client, shelf, model)
+        with_system = _prompt_tokens(client, shelf, replace(model, defaults=ModelDefaults(system="be brief")))
+        assert with_system > plain
+        own = [{"role": "system", "content": "x"}, {"role": "user", "content": "hi"}]
+        asked = client.post(CHAT, json=ask("red", messages=own)).json()["usage"]["prompt_tokens"]
+        assert plain < asked < with_system
+
+
+def _prompt_tokens(client: Any, shelf: Shelf, model: ResidentModel) -> int:
+    shelf.state.pool.add(model)
+    return int(client.post(CHAT, json=ask("red")).json()["usage"]["prompt_tokens"])
 
 
 def test_one_load_however_many_ask() -> None:
