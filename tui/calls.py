@@ -6,7 +6,7 @@ from typing import TypeVar
 import httpx
 import msgspec
 
-from appliance.server.schemas import LogEntries
+from appliance.server.schemas import FinishedRequests, LogEntries, RequestStages
 from tui.model_list import ModelRow, model_rows
 from tui.sse import EventDecoder, EventTooLargeError
 from tui.wire import ChatChunk, ErrorAnswer, ListedModels, LoadedModels, PullLine, Said, StoredModels
@@ -39,6 +39,10 @@ class ApplianceCalls:
         except MissingRouteError:
             listed = []
         return model_rows(stored, loaded, listed)
+
+    async def finished_requests(self) -> list[RequestStages]:
+        """The last that ended, newest first, with their stages."""
+        return (await self._get("/system/v1/requests?limit=100", FinishedRequests)).requests
 
     async def logs(self, after: int) -> LogEntries:
         """The log lines since the one of that number."""

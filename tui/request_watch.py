@@ -24,10 +24,13 @@ class Stage:
     name: str
     start_s: float
     duration_s: float
+    is_exact: bool = False
 
     @property
     def text(self) -> str:
-        """The duration as far as snapshots can tell it."""
+        """The duration as far as it is known."""
+        if self.is_exact:
+            return seconds(self.duration_s).strip()
         return "<0.5 s" if self.duration_s < _SNAPSHOTS_APART_S else seconds(self.duration_s).strip()
 
 
@@ -45,6 +48,11 @@ class WatchedRequest:
     prompt_tokens: int = 0
     output_tokens: int = 0
     output_tokens_per_s: float | None = None
+
+    @property
+    def key(self) -> str:
+        """Unlike any other's."""
+        return str(self.id)
 
     @property
     def status(self) -> Status:

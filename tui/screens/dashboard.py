@@ -51,7 +51,7 @@ class DashboardScreen(Screen[None]):
         with ContentSwitcher(initial="live", id="body"):
             with Vertical(id="live"):
                 yield from self._live()
-            yield RequestsView(id="requests-view").data_bind(DashboardScreen.frame)
+            yield RequestsView(self._calls, id="requests-view").data_bind(DashboardScreen.frame)
             yield ModelsView(self._calls, id="models-view").data_bind(DashboardScreen.frame)
             yield KVView(id="kv-view").data_bind(DashboardScreen.frame)
             yield QualityView(id="quality-view").data_bind(DashboardScreen.frame)

@@ -1,0 +1,35 @@
+from appliance.server.schemas import RequestStages
+from tui.timed_request import TimedRequest
+
+
+def test_stages_follow_one_another_and_those_not_reached_are_left_out() -> None:
+    record = RequestStages(
+        request_id="chatcmpl-0123456789",
+        model="m",
+        service_class="silver",
+        reason="stop",
+        ended_unix_s=0.0,
+        prompt_tokens=7,
+        output_tokens=5,
+        prefix_hit_tokens=0,
+        receive_s=0.25,
+        prepare_s=0.5,
+        queue_s=1.0,
+        prefill_s=None,
+        decode_s=None,
+        longest_gap_s=None,
+        detokenize_s=0.0,
+        send_s=0.125,
+        ttft_s=None,
+        tpot_s=0.5,
+        total_s=2.0,
+    )
+    request = TimedRequest(record)
+    assert (request.id, request.key, request.output_tokens_per_s) == ("56789", "chatcmpl-0123456789", 2.0)
+    assert [(stage.name, stage.start_s, stage.text) for stage in request.stages] == [
+        ("receive", 0.0, "250 ms"),
+        ("prepare", 0.25, "500 ms"),
+        ("queue", 0.75, "1.00 s"),
+        ("detokenize", 1.75, "0.00 ms"),
+        ("send", 1.75, "125 ms"),
+    ]
