@@ -18,7 +18,7 @@ from appliance.errors import BadSetting
 
 BACKENDS = ("auto", "eager", "cpu", "cuda")
 PRECISIONS = ("auto", "f32", "bf16", "f16", "int8", "int8-mixed", "int4", "nf4", "llm.int8")
-ACTIVATIONS = ("auto", "int8", "int16")
+ACTIVATIONS = ("auto", "int16", "mixed", "int8")
 KV_DTYPES = ("auto", "f32", "bf16", "f16", "int8")
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)?$", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -73,7 +73,9 @@ class Settings:
     device: str = setting("auto", "auto, cpu, cuda or cuda:N", metavar="DEVICE")
     precision: str = setting("auto", "precision of the weights", choices=PRECISIONS)
     activations: str = setting(
-        "auto", "CPU engine's activations: int16 is exact, int8 fastest, auto mixes them", choices=ACTIVATIONS
+        "auto",
+        "CPU engine's activations: int16 (auto) is exact, int8 fastest, mixed between",
+        choices=ACTIVATIONS,
     )
     kv_dtype: str = setting("auto", "precision of the KV cache", choices=KV_DTYPES)
     kv_memory: MemoryAmount | None = setting(

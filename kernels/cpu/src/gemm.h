@@ -83,14 +83,28 @@ struct Ahead {
 };
 
 template <int KIND, int R, int NV>
-ACPU_INLINE void dot_group(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
-  ACPU_UNROLL
-  for (int r = 0; r < R; ++r) ACPU_UNROLL
-  for (int v = 0; v < NV; ++v) acc[r][v] = izero();
+ACPU_INLINE void add_group(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
   if (is_4bit(KIND))
     dot_group4<R, NV>(w, x, at, acc);
   else
     dot_group8<R, NV>(w, x, at, acc);
+}
+
+template <int KIND, int R, int NV>
+ACPU_INLINE void dot_group(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
+  ACPU_UNROLL
+  for (int r = 0; r < R; ++r) ACPU_UNROLL
+  for (int v = 0; v < NV; ++v) acc[r][v] = izero();
+  add_group<KIND, R, NV>(w, x, at, acc);
+}
+
+// Whether sums of a group may start from others: not where 4-bit products are summed in 16 bits.
+constexpr bool sums_go_on(int kind) {
+#ifdef ACPU_NIBBLE_SUMS_IN_16_BITS
+  return !is_4bit(kind);
+#else
+  return kind >= 0;
+#endif
 }
 
 // One row's group once more, for its low bytes.
@@ -132,9 +146,18 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
     const uint8_t* own = panel + kWeightBytes;
     dot_group<KIND, R, NV>(w, x, g * kGroup, acc);
     if (act.low) {
-      ACPU_UNROLL
-      for (int r = 0; r < R; ++r)
-        if (has_low[r][g]) add_low<KIND, NV>(w, low[r], g * kGroup, acc[r]);
+      bool all_have_low = sums_go_on(KIND);
+      for (int r = 0; r < R; ++r) all_have_low = all_have_low && has_low[r][g];
+      if (all_have_low) { // weights are unpacked once for the whole tile
+        ACPU_UNROLL
+        for (int r = 0; r < R; ++r) ACPU_UNROLL
+        for (int v = 0; v < NV; ++v) acc[r][v] = times128(acc[r][v]);
+        add_group<KIND, R, NV>(w, low, g * kGroup, acc);
+      } else {
+        ACPU_UNROLL
+        for (int r = 0; r < R; ++r)
+          if (has_low[r][g]) add_low<KIND, NV>(w, low[r], g * kGroup, acc[r]);
+      }
     }
     if (offset_of(KIND) != 0) {
       ACPU_UNROLL

@@ -119,6 +119,7 @@ static inline vi dot4(vi acc, vi w, vi x) {
   const vi pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(s), _mm256_sign_epi8(x, s));
   return iadd(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
+#define ACPU_NIBBLE_SUMS_IN_16_BITS
 // Sums of a group's products of 4-bit weights fit into 16 bits: 16 inputs by 15 by 127 are 30,480.
 static inline vi dot4_nibble(vi acc, vi w, vi x) {
   return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x));
