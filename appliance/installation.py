@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from appliance import paths
+from appliance.formats.appended_model import Trailer, read_trailer
 
 MANIFEST_FILE = "manifest.json"
 BILL_FILE = "sbom.cdx.json"
@@ -30,8 +31,6 @@ def damaged_files() -> Iterator[str]:
 
 def damaged_executable(model_sha256: str | None) -> Iterator[str]:
     """Name what is wrong with the executable file itself: its payload, its model."""
-    from appliance.formats.appended_model import read_trailer
-
     path = paths.executable_file()
     if path is None:
         return
@@ -47,11 +46,19 @@ def damaged_executable(model_sha256: str | None) -> Iterator[str]:
 
 def shipped_model_id() -> str | None:
     """The model inside the executable."""
-    from appliance.formats.appended_model import read_trailer
-
-    path = paths.executable_file()
-    trailer = None if path is None else read_trailer(path)
+    trailer = _own_trailer()
     return trailer.model_id if trailer else None
+
+
+def payload_sha256() -> str | None:
+    """The digest that names this build; None outside the executable."""
+    trailer = _own_trailer()
+    return trailer.payload_sha256 if trailer else None
+
+
+def _own_trailer() -> Trailer | None:
+    path = paths.executable_file()
+    return None if path is None else read_trailer(path)
 
 
 def components() -> list[tuple[str, str]]:

@@ -124,14 +124,15 @@ RULES = {
             "tui.targets",
             "tui.tell",
             *appliance(
-                "__main__ api_keys bench catalog config desktop download engine errors eval formats "
-                "installation loader logs model_overrides model_pool observe paths precision_map profiling "
-                "quality serve server.listener service text"
+                "__main__ api_keys bench catalog config desktop download engine errors eval first_run "
+                "formats installation loader logs model_overrides model_pool observe paths precision_map "
+                "profiling quality serve server.listener service text"
             ),
         ),
-        others=("httpx", "msgspec", "rich"),
+        others=("httpx", "msgspec", "psutil", "rich"),
     ),
     "appliance.__main__": Rule(ours=appliance("commands config desktop errors")),
+    "appliance.first_run": Rule(ours=appliance("catalog config paths")),
     "appliance.desktop": Rule(ours=("appliance.paths",)),
     "appliance.installation": Rule(ours=appliance("formats.appended_model paths")),
     "appliance.service": Rule(ours=appliance("errors paths")),

@@ -6,9 +6,11 @@ import sys
 from types import FrameType
 
 from appliance import desktop
+from appliance.catalog import Catalog
 from appliance.commands.settings_args import settings_file_of, settings_from
 from appliance.config import Settings
 from appliance.errors import PortTaken
+from appliance.first_run import welcome
 from appliance.logs import configure_logs
 from appliance.model_overrides import ModelOverrides
 from appliance.serve import Appliance, open_appliance, stop_at_once
@@ -34,9 +36,17 @@ def serve(args: argparse.Namespace) -> int:
         if has_dashboard and error.appliance_url is not None:
             return _offer_to_attach(error, error.appliance_url, settings.api_key)
         raise
+    _say_welcome(settings)
     if has_dashboard:
         return _serve_with_dashboard(appliance, settings)
     return _serve_headless(appliance, settings, is_desktop=is_desktop)
+
+
+def _say_welcome(settings: Settings) -> None:
+    import psutil
+
+    for line in welcome(settings, Catalog.load(), psutil.virtual_memory().available):
+        print(line, flush=True)
 
 
 def _serve_with_dashboard(appliance: Appliance, settings: Settings) -> int:

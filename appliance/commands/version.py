@@ -26,6 +26,9 @@ def _print_parts() -> None:
         ("logs", paths.log_dir()),
     ):
         print(f"{name:<9} {folder}")
+    digest = installation.payload_sha256()
+    if digest:
+        print(f"build     {digest}")
     model_id = installation.shipped_model_id()
     if model_id:
         print(f"inside    {model_id}")
