@@ -30,7 +30,7 @@ lint: $(VENV)/.installed-dev
 
 # One executable file in dist/, for this system.
 package: $(VENV)/.installed-package
-	$(BIN)/python packaging/build.py $(ARGS)
+	$(BIN)/python packaging/package.py $(ARGS)
 
 # Tries the built file in empty environments; builds it first where there is none.
 package-check: $(VENV)/.installed-package $(VENV)/.installed-dev

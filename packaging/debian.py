@@ -8,13 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from package import CHECKOUT, PACKAGING, WORK, say
+
 from appliance import __version__
 from appliance.catalog import Catalog
 from appliance.config import Settings
 from appliance.download.pull import ensure_model
 from appliance.download.store import ModelStore
 from appliance.service.systemd import NAME, SystemdService
-from build import CHECKOUT, PACKAGING, WORK, say
 from kernels.cpu.build import this_machine
 
 APP_ID = "org.inference_appliance.Appliance"

@@ -30,7 +30,7 @@ pytestmark = [
 def executable() -> Path:
     found = sorted((CHECKOUT / "dist").glob("inference-appliance-*[!l]"))
     if not found:
-        subprocess.run([sys.executable, "packaging/build.py"], cwd=CHECKOUT, check=True)
+        subprocess.run([sys.executable, "packaging/package.py"], cwd=CHECKOUT, check=True)
         found = sorted((CHECKOUT / "dist").glob("inference-appliance-*"))
     return found[0]
 

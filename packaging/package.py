@@ -1,6 +1,6 @@
 """`make package`: the one executable file, made from this checkout for the system it runs on.
 
-    python packaging/build.py [--flavour cpu|cuda] [--output dist]
+    python packaging/package.py [--flavour cpu|cuda] [--output dist]
 
 Needs the extra `package` installed and, on Linux, `strip` for the last 100 MB of debug symbols.
 """
