@@ -211,10 +211,10 @@ def test_environment_and_settings_file_count_on_the_command_line(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = tmp_path / "my settings.toml"
-    settings.write_text('precision = "int8"')
+    settings.write_text('precision = "nf4"')
     arguments = ["run", str(tiny), "hi", "--settings", str(settings), "--max-tokens", "1"]
     assert main(arguments) == 2
-    assert "--precision int8 does not run on the eager backend" in capsys.readouterr().err
+    assert "--precision nf4" in capsys.readouterr().err
     monkeypatch.setenv("APPLIANCE_PRECISION", "int4")
     assert main(arguments) == 2
     assert "--precision int4 does not run on the eager backend" in capsys.readouterr().err
@@ -315,7 +315,7 @@ def test_real_processes_answer_or_refuse(tiny: Path) -> None:
     running = {
         "answer": start("run", str(tiny), "hello world", *limits),
         "cuda": start("run", str(tiny), "hi", "--backend", "cuda"),
-        "int8": start("run", str(tiny), "hi", "--precision", "int8"),
+        "int4": start("run", str(tiny), "hi", "--precision", "int4"),
         "unknown": start("serve", "smollm2-135m-instrukt", "--port", "0", "--no-dashboard", "--json-logs"),
     }
     ended = {name: finish(process) for name, process in running.items()}
@@ -324,7 +324,7 @@ def test_real_processes_answer_or_refuse(tiny: Path) -> None:
     assert out.strip()
     for name, words in (
         ("cuda", "use the CPU"),
-        ("int8", "choose auto, f32, bf16 or f16"),
+        ("int4", "--precision int4 does not run on the eager backend"),
     ):
         code, out, err = ended[name]
         assert (code, out) == (2, "")
