@@ -35,8 +35,8 @@ def test_what_was_added_is_there_after_the_end_and_in_the_next_run(tmp_path: Pat
 
 def test_old_ones_and_too_many_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
-    old = replace(NOW, request_id="old", ended_unix_s=NOW.ended_unix_s - 100)
-    assert written(path, old, NOW, kept_s=50).since(0, limit=10) == [NOW]
+    old = replace(NOW, request_id="old", ended_unix_s=NOW.ended_unix_s - 200_000)
+    assert written(path, old, NOW, kept_s=100_000).since(0, limit=10) == [NOW]
     many = [replace(NOW, request_id=f"id-{i}") for i in range(20)]
     assert len(written(path, *many, most_rows=5).since(0, limit=100)) == 5
 
