@@ -36,7 +36,6 @@ def serve(args: argparse.Namespace) -> int:
         if has_dashboard and error.appliance_url is not None:
             return _offer_to_attach(error, error.appliance_url, settings.api_key)
         raise
-    _say_welcome(settings)
     if has_dashboard:
         return _serve_with_dashboard(appliance, settings)
     return _serve_headless(appliance, settings, is_desktop=is_desktop)
@@ -52,6 +51,7 @@ def _say_welcome(settings: Settings) -> None:
 def _serve_with_dashboard(appliance: Appliance, settings: Settings) -> int:
     from tui.run import run_dashboard
 
+    _say_welcome(settings)
     configure_logs(as_json=settings.json_logs, file=desktop.log_file())
     appliance.start()
     exit_code = run_dashboard(appliance.url, settings.api_key, quit_hook=appliance)
@@ -75,6 +75,7 @@ def _serve_headless(appliance: Appliance, settings: Settings, *, is_desktop: boo
     if is_desktop:
         desktop.open_page(appliance.url)  # it shows how loading goes
     print(f"Listening on {appliance.url}, loading {settings.model}", flush=True)
+    _say_welcome(settings)
     while not appliance.loaded.wait(_POLL_S):
         if appliance.is_drained():
             return 0
