@@ -12,7 +12,7 @@ from typing import Protocol
 
 from appliance.config import Settings
 from appliance.derived_models import DerivedModel, canonical_name
-from appliance.errors import NotReady, UnknownModel
+from appliance.errors import NotInstalled, NotReady, UnknownModel
 from appliance.log_ring import LogRing
 from appliance.model_library import ModelLibrary
 from appliance.model_pool import ModelDefaults, ModelPool, ResidentModel
@@ -157,7 +157,12 @@ class ApplianceState:
         except UnknownModel:
             if self.library is None:
                 raise
-        found = await asyncio.to_thread(self.library.find, name)
+        try:
+            found = await asyncio.to_thread(self.library.find, name)
+        except NotInstalled:
+            raise
+        except UnknownModel as error:
+            raise self._unknown_beside_resident(error) from error
         return self._as_named(await self.residency.load(found), name)
 
     def _resident_by_other_name(self, name: str) -> ResidentModel:
@@ -168,9 +173,13 @@ class ApplianceState:
         try:
             base_id = self.library.base_id(name) if self.library else name
         except UnknownModel as error:
-            resident = tuple(model.model_id for model in self.pool.list())
-            raise UnknownModel(name, nearest=(*resident, *error.nearest)[:3]) from error
+            raise self._unknown_beside_resident(error) from error
         return self._as_named(self.pool.get(base_id), name)
+
+    def _unknown_beside_resident(self, error: UnknownModel) -> UnknownModel:
+        """The same error with what is loaded among the suggestions."""
+        resident = tuple(model.model_id for model in self.pool.list())
+        return UnknownModel(error.name, nearest=(*resident, *error.nearest)[:3])
 
     def _as_named(self, model: ResidentModel, name: str) -> ResidentModel:
         derived = self.library.derived(name) if self.library else None

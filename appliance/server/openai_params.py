@@ -147,7 +147,7 @@ def best_of(request: CompletionRequest, *, num_prompts: int, limit: int) -> Best
     """How many choices each prompt gets, and how many of them are sent. Raises InvalidRequest."""
     num_kept = num_choices(request, num_prompts=num_prompts, limit=limit)
     num_made = _given(request.best_of, num_kept)
-    if not num_kept <= num_made <= _MAX_BEST_OF:
+    if not num_kept <= num_made <= max(_MAX_BEST_OF, num_kept):
         raise InvalidRequest(
             f"'best_of' is {num_made}; it must lie between 'n', which is {num_kept}, and {_MAX_BEST_OF}",
             param="best_of",

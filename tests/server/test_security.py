@@ -66,7 +66,7 @@ def test_a_rebound_name_is_refused(rig: Rig, client: TestClient, host: str) -> N
         {"x-api-key": ""},
     ],
 )
-@pytest.mark.parametrize("path", ["/v1/models", "/", "/nope", "/system/v1/snapshot", "/healthy"])
+@pytest.mark.parametrize("path", ["/v1/models", "/props", "/nope", "/system/v1/snapshot", "/healthy"])
 def test_a_missing_or_wrong_key_is_401_everywhere(rig: Rig, headers: dict[str, str], path: str) -> None:
     with rig.client(KEY) as client:
         encoded = {name: value.encode() for name, value in headers.items()}
