@@ -12,7 +12,6 @@ from appliance.server.schemas import FinishedRequests
 from server.rig import MODEL_ID, Rig, chat
 
 BOARD = Path(__file__).resolve().parents[2] / "packaging" / "grafana" / "appliance.json"
-pytest.importorskip("prometheus_client")
 
 
 def scraped(client: TestClient) -> dict[str, float]:
