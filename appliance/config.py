@@ -117,6 +117,13 @@ class Settings:
     tls_key: Path | None = setting(None, "its private key (PEM)", metavar="FILE")
     no_dashboard: bool = setting(False, "serve without the dashboard")
     json_logs: bool = setting(False, "log one JSON object a line")
+    otlp_endpoint: str | None = setting(
+        None, "OpenTelemetry collector to send traces to, such as http://localhost:4318", metavar="URL"
+    )
+    otlp_headers: str | None = setting(None, "headers to send with them", metavar="NAME=VALUE,...")
+    trace_share: float = setting(
+        1.0, "share of the requests to trace, where the caller has not decided", minimum=0, maximum=1
+    )
     models_dir: Path | None = setting(None, "folder of downloaded models", metavar="DIR")
 
 

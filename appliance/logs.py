@@ -5,6 +5,8 @@ import logging
 import logging.handlers
 from pathlib import Path
 
+from appliance.observe.request_context import current_request
+
 _PLAIN = "%(asctime)s %(levelname)-7s %(message)s"
 _FILE_BYTES = 5 * 2**20
 
@@ -14,7 +16,10 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the line's fields, a traceback if any."""
+    """One JSON object a line: time, level, logger, message, the line's fields, a traceback if any.
+
+    What is logged while a request is served bears the request's id, and its trace's where it has one.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -22,11 +27,20 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **_request_fields(),
             **{name: value for name, value in vars(record).items() if name not in _USUAL},
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _request_fields() -> dict[str, str]:
+    context = current_request()
+    if context is None:
+        return {}
+    fields = {"request_id": context.request_id}
+    return fields | {"trace_id": context.parent.trace_id} if context.parent else fields
 
 
 def configure_logs(*, as_json: bool, file: Path | None = None) -> None:

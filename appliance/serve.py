@@ -9,9 +9,9 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from appliance import paths
+from appliance import __version__, paths
 from appliance.api_keys import KeyFile, KeyRing
 from appliance.catalog import Catalog, ModelFile
 from appliance.config import Settings
@@ -35,6 +35,9 @@ from appliance.server.ollama_options import keep_alive_s
 from appliance.server.residency import FOREVER_S, Report, ResidencyRules
 from appliance.server.security import allowed_names, check_exposure, is_loopback
 
+if TYPE_CHECKING:
+    from appliance.observe.trace_export import TraceExporter
+
 # Ctrl-C: running answers may finish for so long.
 DRAIN_S = 5.0
 logger = logging.getLogger(__name__)
@@ -50,9 +53,11 @@ class Appliance:
         http_server: HttpServer,
         overrides: ModelOverrides,
         history: RequestHistory,
+        traces: "TraceExporter | None" = None,
     ) -> None:
         self._settings = settings
         self._history = history
+        self._traces = traces
         self._overrides = overrides
         self._state = state
         self._http = http_server
@@ -76,6 +81,8 @@ class Appliance:
         self._log_to(self._state.log_ring)
         self._http.start()
         self._history.start()
+        if self._traces is not None:
+            self._traces.start()
         threading.Thread(target=self._load, name="loader", daemon=True).start()
 
     def drain(self) -> None:
@@ -103,6 +110,8 @@ class Appliance:
         self._http.stop(DRAIN_S)
         self._state.pool.close()
         self._history.close()
+        if self._traces is not None:
+            self._traces.close()
         self._drained.set()
         if self._state.log_ring is not None:
             logging.getLogger().removeHandler(self._state.log_ring)
@@ -166,6 +175,7 @@ def open_appliance(settings: Settings, overrides: ModelOverrides | None = None) 
     access = _access_rules(settings)
     hosts = allowed_names(settings.allowed_hosts)
     origins = OriginRules.from_text(settings.allowed_origins)
+    traces = _trace_exporter(settings)
     listeners = _bind_all(settings)
     state = ApplianceState(
         pool=ModelPool(),
@@ -181,9 +191,32 @@ def open_appliance(settings: Settings, overrides: ModelOverrides | None = None) 
     )
     history = RequestHistory(paths.state_dir() / "requests.sqlite")
     state.latency.requests.on_add = history.add
-    app = create_app(state, access=access, hosts=hosts, origins=origins, history=history)
+    app = create_app(
+        state,
+        access=access,
+        hosts=hosts,
+        origins=origins,
+        history=history,
+        finished=traces.finished if traces else None,
+    )
     server = HttpServer(app, *listeners, state=state, certificate=certificate)
-    return Appliance(settings, state, server, overrides, history)
+    return Appliance(settings, state, server, overrides, history, traces)
+
+
+def _trace_exporter(settings: Settings) -> "TraceExporter | None":
+    """None where no collector is named. Raises BadSetting."""
+    if settings.otlp_endpoint is None:
+        return None
+    # Its HTTP client takes a tenth of a second to import.
+    from appliance.observe.trace_export import TraceExporter, read_headers, traces_url
+
+    return TraceExporter(
+        traces_url(settings.otlp_endpoint),
+        share=settings.trace_share,
+        headers=read_headers(settings.otlp_headers),
+        resource={"service.name": "inference-appliance", "service.version": __version__},
+        version=__version__,
+    )
 
 
 def _access_rules(settings: Settings) -> AccessRules:

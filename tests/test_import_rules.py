@@ -32,7 +32,7 @@ ENGINE_VALUES = appliance("engine.batch engine.constraint engine.percentiles eng
 RULES = {
     "appliance": Rule(),  # the package's own __init__
     "appliance.errors": Rule(),
-    "appliance.logs": Rule(),
+    "appliance.logs": Rule(ours=("appliance.observe.request_context",)),
     "appliance.log_ring": Rule(),
     "appliance.config": Rule(ours=("appliance.errors",)),
     "appliance.api_keys": Rule(ours=("appliance.errors",), others=("msgspec",)),

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from appliance.server.schemas import RequestStages
 from tui.request_watch import Stage, Status
 
-_STAGES = ("receive", "prepare", "queue", "prefill", "decode", "detokenize", "send")
+_STAGES = (
+    *("receive", "parse", "load", "template", "tokenize", "grammar"),
+    *("queue", "prefill", "decode", "detokenize", "send"),
+)
+# Hardly any request has these.
+_RARE = ("load", "grammar")
 _ID_CHARS = 5
 
 
@@ -61,7 +66,7 @@ class TimedRequest:
         start_s, stages = 0.0, []
         for name in _STAGES:
             duration_s = getattr(self.record, f"{name}_s")
-            if duration_s is not None:
+            if duration_s is not None and (duration_s or name not in _RARE):
                 stages.append(Stage(name=name, start_s=start_s, duration_s=duration_s, is_exact=True))
                 start_s += duration_s
         return stages

@@ -23,6 +23,7 @@ from appliance.observe.doctor.redaction import of_this_user
 from appliance.server.listener import bind
 
 EXIT_FAILED = 1
+_SECRETS = ("api_key", "otlp_headers")
 _COLOURS = {Status.PASS: "32", Status.WARN: "33", Status.FAIL: "31"}
 
 
@@ -84,7 +85,7 @@ def _write(file: Path, case: Case, findings: list[Finding]) -> None:
     }
     log = desktop.log_file()
     logs = (log, *(log.with_name(f"{log.name}.{number}") for number in (1, 2)))
-    secrets = [case.settings.api_key or "", os.environ.get("HF_TOKEN", "")]
+    secrets = [getattr(case.settings, name) or "" for name in _SECRETS] + [os.environ.get("HF_TOKEN", "")]
     try:
         write_bundle(file, texts, logs, of_this_user(secrets))
     except OSError as error:
@@ -98,4 +99,4 @@ def _write(file: Path, case: Case, findings: list[Finding]) -> None:
 
 def _settings_lines(settings: Settings) -> list[str]:
     values = asdict(settings)
-    return [f"{name} = {'set' if name == 'api_key' and value else value}" for name, value in values.items()]
+    return [f"{name} = {'set' if name in _SECRETS and value else value}" for name, value in values.items()]

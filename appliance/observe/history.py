@@ -1,23 +1,21 @@
 """Finished requests on the disk, for days: a small SQLite file, written in batches by a thread of its own.
 
-Never blocks who adds: what cannot be written in time is dropped and counted. Holds no word of a request.
+Never blocks who adds. Holds no word of a request.
 """
 
 import logging
-import queue
 import sqlite3
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import astuple, fields
 from pathlib import Path
 
+from appliance.observe.batch_worker import BatchWorker
 from appliance.observe.request_record import RequestRecord
 
 KEPT_S = 7 * 86_400.0
 MOST_ROWS = 200_000  # about 40 MB
-_BATCH_S = 2.0
 _MOST_QUEUED = 10_000
 _NAMES = tuple(field.name for field in fields(RequestRecord))
 _CREATE = f"CREATE TABLE IF NOT EXISTS requests ({', '.join(_NAMES)})"
@@ -33,24 +31,20 @@ class RequestHistory:
         self._path = path
         self._kept_s = kept_s
         self._most_rows = most_rows
-        self._queue: queue.Queue[RequestRecord] = queue.Queue(_MOST_QUEUED)
-        self._is_closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
-        self.num_dropped = 0
+        self._worker = BatchWorker[RequestRecord]("history", self._try_write, most_queued=_MOST_QUEUED)
+
+    @property
+    def num_dropped(self) -> int:
+        return self._worker.num_dropped
 
     def start(self) -> None:
-        self._thread.start()
+        self._worker.start()
 
     def add(self, record: RequestRecord) -> None:
-        try:
-            self._queue.put_nowait(record)
-        except queue.Full:
-            self.num_dropped += 1
+        self._worker.add(record)
 
     def close(self) -> None:
-        self._is_closing.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5.0)
+        self._worker.close()
 
     def since(self, unix_s: float, *, limit: int) -> list[RequestRecord]:
         """Written requests that ended then or later, newest first."""
@@ -61,23 +55,13 @@ class RequestHistory:
             rows = connection.execute(query, (unix_s, limit)).fetchall()
         return [RequestRecord(**dict(zip(_NAMES, row, strict=True))) for row in rows]
 
-    def _run(self) -> None:
-        is_last = False
-        while not is_last:
-            is_last = self._is_closing.wait(_BATCH_S)
-            records = self._taken()
-            try:
-                if records:
-                    self._write(records)
-            except (OSError, sqlite3.Error) as error:
-                _log.warning("the history of requests is not written: %s (%s)", error, self._path)
-                return
-
-    def _taken(self) -> list[RequestRecord]:
-        taken: list[RequestRecord] = []
-        while not self._queue.empty():
-            taken.append(self._queue.get_nowait())
-        return taken
+    def _try_write(self, records: list[RequestRecord]) -> bool:
+        try:
+            self._write(records)
+        except (OSError, sqlite3.Error) as error:
+            _log.warning("the history of requests is not written: %s (%s)", error, self._path)
+            return False
+        return True
 
     def _write(self, records: Sequence[RequestRecord]) -> None:
         """Add a batch and drop what is too old or too much, in one transaction."""

@@ -2,12 +2,29 @@
 
 from dataclasses import dataclass
 
+# In their order; those of WITHIN are spent in pieces while others last.
+STAGES = (
+    "receive",
+    "parse",
+    "load",
+    "template",
+    "tokenize",
+    "grammar",
+    "queue",
+    "prefill",
+    "decode",
+    "detokenize",
+    "send",
+)
+WITHIN = frozenset({"detokenize", "send"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
     """Seconds; None for a stage that was not reached. The stages follow one another, but two.
 
-    receive: the body comes in. prepare: parsing, template, tokens, grammar. queue: until the first step.
+    receive: the body comes in. parse: reading and checking it. load: until its model was loaded. template,
+    tokenize, grammar: making the prompt, and what the answer must keep to. queue: until the first step.
     prefill: until the first token reached the event loop. decode: from the first token to the last.
     Within prefill and decode, detokenize is spent on making text of tokens and send on waiting for the
     client's socket. Of several choices the first is timed.
@@ -22,7 +39,11 @@ class RequestRecord:
     output_tokens: int
     prefix_hit_tokens: int
     receive_s: float
-    prepare_s: float
+    parse_s: float
+    load_s: float
+    template_s: float
+    tokenize_s: float
+    grammar_s: float
     queue_s: float | None
     prefill_s: float | None
     decode_s: float | None
@@ -32,6 +53,11 @@ class RequestRecord:
     ttft_s: float | None
     tpot_s: float | None
     total_s: float
+
+    def stage_s(self, name: str) -> float | None:
+        """The seconds of one of STAGES."""
+        value: float | None = getattr(self, f"{name}_s")
+        return value
 
     @property
     def length_bucket(self) -> str:

@@ -12,6 +12,7 @@ from litestar.enums import ScopeType
 from litestar.types import HTTPScope, Receive, Scope, Send
 
 from appliance.errors import ApplianceError
+from appliance.observe.request_context import RequestContext, Stage, current_request
 from appliance.observe.request_log import log_finished
 from appliance.observe.request_record import RequestRecord
 from appliance.server.appliance_state import ApplianceState
@@ -82,7 +83,8 @@ class Answer:
             watcher.cancel()
             self._group.close()
             self._state.generation_ended(self._group)
-            record = self._record(scope)
+            context = current_request() or RequestContext(request_id=self._request_id)
+            context.record = record = self._record(scope, context)
             self._state.latency.requests.add(record)
             log_finished(record)
 
@@ -97,7 +99,7 @@ class Answer:
         # Each reason once: they are a label of the metrics.
         return ",".join(sorted({end.reason.value for end in self._group.ends})) or "failed"
 
-    def _record(self, scope: HTTPScope) -> RequestRecord:
+    def _record(self, scope: HTTPScope, context: RequestContext) -> RequestRecord:
         timing, usage = self._group.timing, self._group.usage
         return RequestRecord(
             request_id=self._request_id,
@@ -109,7 +111,11 @@ class Answer:
             output_tokens=usage.num_output_tokens,
             prefix_hit_tokens=usage.num_prefix_hit_tokens,
             receive_s=scope["state"].get(RECEIVE_KEY, 0.0),
-            prepare_s=timing.prepare_s,
+            parse_s=max(0.0, timing.prepare_s - sum(context.seconds.values())),
+            load_s=context.spent_s(Stage.LOAD),
+            template_s=context.spent_s(Stage.TEMPLATE),
+            tokenize_s=context.spent_s(Stage.TOKENIZE),
+            grammar_s=context.spent_s(Stage.GRAMMAR),
             queue_s=timing.queue_s,
             prefill_s=timing.prefill_s,
             decode_s=timing.decode_s,

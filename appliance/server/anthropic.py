@@ -1,6 +1,5 @@
 """Anthropic's routes: messages, and how many tokens a message would have. Decodes, checks and starts."""
 
-import uuid
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from appliance.server.generation import GenerationRequest, start_generations
 from appliance.server.off_loop import run_text_work
 from appliance.server.ollama_options import checked_options, sampling_params
 from appliance.server.request_body import BodyDecoder, read_body
+from appliance.server.request_tracing import answer_id
 
 _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 1.0),
@@ -70,7 +70,7 @@ class Anthropic:
             service_class=access_of(request.scope).class_for(ServiceClass.SILVER),
         )
         identity = MessageIdentity(
-            message_id=f"msg_{uuid.uuid4().hex}",
+            message_id=answer_id("msg_"),
             model=wanted.model,
             num_prompt_tokens=len(prompt),
             max_tokens=wanted.max_tokens,

@@ -26,6 +26,7 @@ from appliance.server.openapi import openapi_routes
 from appliance.server.operations import operation_routes
 from appliance.server.request_body import ClientGone
 from appliance.server.request_routes import request_routes
+from appliance.server.request_tracing import Finished, TracedRequests
 from appliance.server.rerank import rerank_routes
 from appliance.server.response_counts import ResponseCounts
 from appliance.server.responses import responses_routes
@@ -44,8 +45,12 @@ def create_app(
     hosts: frozenset[str] = frozenset(),
     origins: OriginRules | None = None,
     history: RequestHistory | None = None,
+    finished: Finished | None = None,
 ) -> ASGIApp:
-    """Return the ASGI application. Where no key is required only loopback names are answered."""
+    """Return the ASGI application. Where no key is required only loopback names are answered.
+
+    `finished` is told of every POST that ended.
+    """
     snapshots = snapshots or SnapshotSource(state)
     responses = ResponseCounts()
     app = Litestar(
@@ -75,4 +80,5 @@ def create_app(
         openapi_config=None,
         logging_config=None,
     )
-    return Gate(app, access=access, hosts=hosts, origins=origins, responses=responses)
+    gate = Gate(app, access=access, hosts=hosts, origins=origins, responses=responses)
+    return TracedRequests(gate, finished)

@@ -17,6 +17,7 @@ from appliance.log_ring import LogRing
 from appliance.model_library import ModelLibrary
 from appliance.model_pool import ModelDefaults, ModelPool, ResidentModel
 from appliance.observe.latency import LatencyRecorder
+from appliance.observe.request_context import Stage, timed
 from appliance.server.residency import Loader, Residency, ResidencyRules
 from appliance.server.schemas import Phase
 from appliance.text.chat_template import ChatTemplate
@@ -163,7 +164,9 @@ class ApplianceState:
             raise
         except UnknownModel as error:
             raise self._unknown_beside_resident(error) from error
-        return self._as_named(await self.residency.load(found), name)
+        with timed(Stage.LOAD):
+            model = await self.residency.load(found)
+        return self._as_named(model, name)
 
     def _resident_by_other_name(self, name: str) -> ResidentModel:
         canonical = canonical_name(name)

@@ -7,16 +7,16 @@ here. Knows no protocol and no engine.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 from appliance.errors import InvalidRequest
 from appliance.model_pool import ResidentModel
+from appliance.observe.request_context import Stage, timed
 from appliance.server.off_loop import run_in_thread, run_text_work
 from appliance.text.answer_grammar import Tool, ToolUse, answer_grammar
 from appliance.text.answer_reader import AnswerRules
 from appliance.text.call_syntax import TAGGED, CallSyntax, call_syntax_of, thought_syntax_of
-from appliance.text.chat_template import ChatTemplate
+from appliance.text.chat_template import ChatTemplate, encode_prompt
 from appliance.text.constraints import CompiledGrammar
 from appliance.text.grammar import Grammar
 from appliance.text.tool_prompt import has_tool_turns, with_tool_prompt
@@ -143,9 +143,10 @@ async def _answer_grammar(model: ResidentModel, turn: ChatTurn, rules: AnswerRul
 
 
 async def _compiled(model: ResidentModel, build: Callable[[], Grammar], field: str) -> CompiledGrammar:
-    return await run_in_thread(
-        lambda: model.constraints.compile(build()), limit_s=_MAX_COMPILE_S, field=field
-    )
+    with timed(Stage.GRAMMAR):
+        return await run_in_thread(
+            lambda: model.constraints.compile(build()), limit_s=_MAX_COMPILE_S, field=field
+        )
 
 
 def _field_of(grammar: Grammar | None) -> str:
@@ -163,9 +164,15 @@ async def _encoded(
     if call_syntax_of(template.source) is None and (definitions or has_tool_turns(messages)):
         messages, definitions = with_tool_prompt(messages, definitions), []
     num_chars = sum(len(message["content"]) for message in messages) + 500 * len(definitions)
-    work = partial(
-        template.encode, model.tokenizer, messages, tools=definitions or None, extra=_options(template, turn)
-    )
+
+    def work() -> list[int]:
+        with timed(Stage.TEMPLATE):
+            segments = template.segments(
+                model.tokenizer, messages, tools=definitions or None, extra=_options(template, turn)
+            )
+        with timed(Stage.TOKENIZE):
+            return encode_prompt(model.tokenizer, segments)
+
     return await run_text_work(num_chars, work)
 
 

@@ -14,7 +14,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._\-\[\]:]+")
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+(?:\s*,\s*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
 _METHODS = b"GET, HEAD, POST, DELETE, OPTIONS"
 _MAX_AGE_S = b"600"
-_EXPOSED = b"retry-after, request-id, www-authenticate"
+_EXPOSED = b"retry-after, request-id, www-authenticate, x-request-id"
 
 
 class ForeignOrigin(ApplianceError):  # named like the family in errors.py

@@ -3,7 +3,6 @@
 Decodes, checks and starts; knows no sockets.
 """
 
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +45,7 @@ from appliance.server.ollama_schemas import (
 )
 from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.request_body import BodyDecoder, read_body
+from appliance.server.request_tracing import answer_id
 from appliance.server.stream_writer import send_json
 
 
@@ -200,7 +200,7 @@ class Ollama:
             started.group,
             answer_format,
             state=self._state,
-            request_id=f"ollama-{uuid.uuid4().hex}",
+            request_id=answer_id("ollama-"),
             model_id=model.model_id,
             is_streamed=wanted.stream is not False,
             stream_kind=answer_format.stream_kind,

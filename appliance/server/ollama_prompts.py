@@ -9,6 +9,7 @@ import msgspec
 
 from appliance.errors import InvalidRequest, UnsupportedField
 from appliance.model_pool import ResidentModel
+from appliance.observe.request_context import Stage, timed
 from appliance.server.chat_turn import ChatTurn, PreparedChat, compiled_content, prepare_chat
 from appliance.server.off_loop import run_text_work
 from appliance.server.ollama_schemas import GenerateRequest, GenerationFields, Message, OllamaToolCall
@@ -77,9 +78,9 @@ async def prepare_generate(model: ResidentModel, request: GenerateRequest) -> Pr
     if request.raw or (model.chat_template is None and request.template is None):
         _check_raw(request)
         text = prompt if request.raw or not request.system else f"{request.system}\n\n{prompt}"
-        ids = await run_text_work(
-            len(text), partial(model.tokenizer.encode, text, parse_special=bool(request.raw))
-        )
+        work = partial(model.tokenizer.encode, text, parse_special=bool(request.raw))
+        with timed(Stage.TOKENIZE):
+            ids = await run_text_work(len(text), work)
         prepared = await _plain(model, ids, request)
     else:
         if request.template:

@@ -1,7 +1,6 @@
 """OpenAI's routes: models, chat and text completions. Decodes, checks and starts; knows no sockets."""
 
 import asyncio
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,6 +46,7 @@ from appliance.server.openai_schemas import (
     SamplingFields,
 )
 from appliance.server.request_body import BodyDecoder, read_body
+from appliance.server.request_tracing import answer_id
 from appliance.server.service_tier import served_tier, service_class
 from appliance.text.constraints import CompiledGrammar
 
@@ -229,7 +229,7 @@ def _requests(
 def _identity(
     prefix: str, model: ResidentModel, wanted: SamplingFields, served: ServiceClass
 ) -> AnswerIdentity:
-    request_id = f"{prefix}-{uuid.uuid4().hex}"
+    request_id = answer_id(f"{prefix}-")
     return new_identity(
         request_id,
         model.model_id,

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from appliance.errors import InvalidRequest, UnsupportedField
 from appliance.model_pool import ResidentModel
+from appliance.observe.request_context import Stage, timed
 from appliance.server.chat_turn import ChatTurn
 from appliance.server.off_loop import run_text_work
 from appliance.server.openai_output import content_grammar, tool_rules
@@ -65,9 +66,10 @@ async def encode_prompts(
     With a suffix the model is asked for what stands between. Raises InvalidRequest.
     """
     num_chars = sum(map(len, prompts)) + len(suffix or "")
-    if suffix:
-        return await run_text_work(num_chars, lambda: [_infill(model, p, suffix) for p in prompts])
-    return await run_text_work(num_chars, lambda: [_encode_prompt(model, prompt) for prompt in prompts])
+    with timed(Stage.TOKENIZE):
+        if suffix:
+            return await run_text_work(num_chars, lambda: [_infill(model, p, suffix) for p in prompts])
+        return await run_text_work(num_chars, lambda: [_encode_prompt(model, prompt) for prompt in prompts])
 
 
 def _infill(model: ResidentModel, prompt: str | list[int], suffix: str) -> list[int]:

@@ -3,7 +3,6 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,12 +12,12 @@ from litestar.handlers import HTTPRouteHandler
 
 from appliance.errors import InvalidRequest
 from appliance.observe.history import KEPT_S, RequestHistory
-from appliance.observe.request_record import RequestRecord
+from appliance.observe.request_record import STAGES, RequestRecord
 from appliance.observe.request_ring import CAPACITY, RequestRing, percentiles_of
 from appliance.server.error_responses import json_response
 from appliance.server.schemas import FinishedRequests, Percentiles, RequestStages, StagePercentiles
 
-_STAGES = ("receive", "prepare", "queue", "prefill", "decode", "detokenize", "send", "ttft", "tpot", "total")
+_MEASURES = (*STAGES, "ttft", "tpot", "total")
 _GROUPS: dict[str, Callable[[RequestRecord], str]] = {
     "all": lambda _: "all",
     "model": lambda record: record.model,
@@ -60,19 +59,14 @@ def _grouped(
     for record in records:
         groups[group_of(record)].append(record)
     return [
-        StagePercentiles(group=name, stages={stage: _percentiles(members, stage) for stage in _STAGES})
+        StagePercentiles(group=name, stages={stage: _percentiles(members, stage) for stage in _MEASURES})
         for name, members in sorted(groups.items())
     ]
 
 
 def _percentiles(records: list[RequestRecord], stage: str) -> Percentiles:
-    reading = percentiles_of(records, partial(_stage_s, f"{stage}_s"))
+    reading = percentiles_of(records, lambda record: record.stage_s(stage))
     return Percentiles(count=reading[0], p50_s=reading.p50, p95_s=reading.p95, p99_s=reading.p99)
-
-
-def _stage_s(name: str, record: RequestRecord) -> float | None:
-    value: float | None = getattr(record, name)
-    return value
 
 
 def _number(text: str, name: str, *, most: float) -> float:

@@ -9,6 +9,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Literal
 
@@ -94,7 +95,8 @@ class Residency:
             self._keep_alive_s[model_id] = keep_alive_s
             self._stop_timer(model_id)
             if keep_alive_s != FOREVER_S:
-                self._timers[model_id] = asyncio.create_task(self._unload_later(model_id))
+                # A context of its own: what it logs later belongs to no request.
+                self._timers[model_id] = asyncio.create_task(self._unload_later(model_id), context=Context())
 
     def expires_s(self, model_id: str) -> float:
         """Unix seconds at which it will be unloaded unless it is used; infinity for never."""

@@ -28,6 +28,7 @@ from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.openai_params import checked_logprobs, checked_max_tokens, sampling_params
 from appliance.server.openai_schemas import SamplingFields
 from appliance.server.request_body import BodyDecoder, read_body
+from appliance.server.request_tracing import answer_id
 from appliance.server.responses_formats import ResponsesFormat
 from appliance.server.responses_prompts import response_turn
 from appliance.server.responses_schemas import (
@@ -201,7 +202,7 @@ def _head(model: ResidentModel, wanted: ResponsesRequest, tier: str) -> Response
     text_format = wanted.text.format if wanted.text else None
     reasoning = wanted.reasoning
     return ResponseBody(
-        id=f"resp_{uuid.uuid4().hex}",
+        id=answer_id("resp_"),
         created_at=int(time.time()),
         instructions=wanted.instructions,
         max_output_tokens=wanted.max_output_tokens,

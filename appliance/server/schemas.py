@@ -177,7 +177,11 @@ class RequestStages(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     prefix_hit_tokens: int
     receive_s: float
-    prepare_s: float
+    parse_s: float
+    load_s: float
+    template_s: float
+    tokenize_s: float
+    grammar_s: float
     queue_s: float | None
     prefill_s: float | None
     decode_s: float | None

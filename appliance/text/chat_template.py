@@ -77,9 +77,22 @@ class ChatTemplate:
         The ids equal those of the rendered text, but for control tokens that a client's text spells out:
         those are encoded as ordinary text.
         """
-        inputs = _inputs(messages, tools, extra)
-        segments = self._segments(tokenizer, inputs, add_generation_prompt)
-        return tokenizer.with_bos(tokenizer.encode_segments(segments))
+        segments = self.segments(
+            tokenizer, messages, tools=tools, add_generation_prompt=add_generation_prompt, extra=extra
+        )
+        return encode_prompt(tokenizer, segments)
+
+    def segments(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Message] | None = None,
+        add_generation_prompt: bool = True,
+        extra: Mapping[str, Any] | None = None,  # Any: JSON
+    ) -> list[str | int]:
+        """Return the prompt as texts and control tokens, for `encode_prompt`. Raises as `render` does."""
+        return self._segments(tokenizer, _inputs(messages, tools, extra), add_generation_prompt)
 
     def _segments(self, tokenizer: Tokenizer, inputs: _Inputs, add_prompt: bool) -> list[str | int]:
         plain = self._rendered(inputs, add_prompt)
@@ -158,6 +171,11 @@ class ChatTemplate:
                     param="messages",
                 )
         return "".join(chunks)
+
+
+def encode_prompt(tokenizer: Tokenizer, segments: list[str | int]) -> list[int]:
+    """Return the token ids of a template's segments, with one BOS where the model wants it."""
+    return tokenizer.with_bos(tokenizer.encode_segments(segments))
 
 
 def _inputs(

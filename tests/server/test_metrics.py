@@ -77,9 +77,11 @@ def test_requests_are_told_stage_by_stage(rig: Rig, client: TestClient) -> None:
     assert (request.model, request.reason, request.service_class) == (MODEL_ID, "stop", "silver")
     assert request.request_id.startswith("chatcmpl-")
     assert request.prefill_s >= 0.01
-    assert request.decode_s >= 0.01 * (request.output_tokens - 1)
+    # The first token may be seen late on a busy machine: only both together have a least length.
+    assert request.prefill_s + request.decode_s >= 0.01 * request.output_tokens
     assert request.longest_gap_s >= 0.01
-    stages = request.prepare_s + request.queue_s + request.prefill_s + request.decode_s
+    prepared = request.parse_s + request.template_s + request.tokenize_s
+    stages = prepared + request.queue_s + request.prefill_s + request.decode_s
     assert stages <= request.total_s
     (group,) = found.percentiles
     assert group.group == MODEL_ID

@@ -13,7 +13,11 @@ def test_stages_follow_one_another_and_those_not_reached_are_left_out() -> None:
         output_tokens=5,
         prefix_hit_tokens=0,
         receive_s=0.25,
-        prepare_s=0.5,
+        parse_s=0.0625,
+        load_s=0.0,
+        template_s=0.25,
+        tokenize_s=0.1875,
+        grammar_s=0.0,
         queue_s=1.0,
         prefill_s=None,
         decode_s=None,
@@ -28,7 +32,9 @@ def test_stages_follow_one_another_and_those_not_reached_are_left_out() -> None:
     assert (request.id, request.key, request.output_tokens_per_s) == ("56789", "chatcmpl-0123456789", 2.0)
     assert [(stage.name, stage.start_s, stage.text) for stage in request.stages] == [
         ("receive", 0.0, "250 ms"),
-        ("prepare", 0.25, "500 ms"),
+        ("parse", 0.25, "62.5 ms"),
+        ("template", 0.3125, "250 ms"),
+        ("tokenize", 0.5625, "188 ms"),
         ("queue", 0.75, "1.00 s"),
         ("detokenize", 1.75, "0.00 ms"),
         ("send", 1.75, "125 ms"),
