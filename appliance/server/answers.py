@@ -137,7 +137,10 @@ class Answer:
             _raise_bad_end(events)
             deltas += [event for event in events if not isinstance(event, TextEnd)]
         choices = [finished_text(deltas, end) for end in sorted(self._group.ends, key=lambda end: end.index)]
-        await send_json(send, self._format.encode_whole(choices, self._group.usage))
+        body = self._format.encode_whole(choices, self._group.usage)
+        began_s = self._group.timing.clock()
+        await send_json(send, body)
+        self._send_s += self._group.timing.clock() - began_s
 
     async def _stream(self, scope: HTTPScope, send: Send) -> None:
         events = await self._first_events()

@@ -88,8 +88,9 @@ def test_requests_are_told_stage_by_stage(rig: Rig, client: TestClient) -> None:
     assert group.stages["ttft"].count == group.stages["decode"].count == 2
 
 
-def test_a_stream_tells_how_long_its_client_took(rig: Rig, client: TestClient) -> None:
-    client.post("/v1/chat/completions", json=chat(stream=True))
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_an_answer_tells_how_long_its_client_took(rig: Rig, client: TestClient, is_streamed: bool) -> None:
+    client.post("/v1/chat/completions", json=chat(stream=is_streamed))
     rig.wait_idle()
     (request,) = client.get("/system/v1/requests").json()["requests"]
     assert request["send_s"] > 0

@@ -41,7 +41,11 @@ def test_a_client_finds_its_trace_at_the_collector_with_every_stage(rig: Rig) ->
         server = HttpServer(app, bind("127.0.0.1", 0), state=rig.state)
         server.start()
         traced, chats = f"traceparent: {HEADERS['traceparent']}\r\n", "/v1/chat/completions"
-        for extra, path, end in ((traced, chats, b"[DONE]"), ("", chats, b"[DONE]"), (traced, "/x", b"at /x")):
+        for extra, path, end in (
+            (traced, chats, b"[DONE]"),
+            ("", chats, b"[DONE]"),
+            (traced, "/x", b"at /x"),
+        ):
             connection = open_socket(server, request_bytes(path, chat(stream=True), extra=extra))
             read_until(connection, end)
             connection.close()
