@@ -18,6 +18,18 @@ class BlockCopy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRead:
+    """What to read of a prompt's positions from `first` on, but for the last, whose row chooses a token.
+
+    `num_logprobs` is how many likeliest tokens to tell beside the one that follows; None asks for the sum of
+    the hidden states instead.
+    """
+
+    first: int
+    num_logprobs: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledSequence:
     """One sequence's share of a step: compute `new_token_ids` at positions from `num_computed_tokens` on.
 
@@ -36,6 +48,7 @@ class ScheduledSequence:
     sampling: SamplingParams | None
     block_copy: BlockCopy | None = None
     constraint: Constraint | None = None  # on the token to be chosen
+    prompt_read: PromptRead | None = None
 
     @property
     def num_new_tokens(self) -> int:
@@ -50,6 +63,14 @@ class ScheduledSequence:
     def num_output_tokens(self) -> int:
         """Output tokens before the one that this step samples."""
         return self.num_known_tokens - self.num_prompt_tokens
+
+    @property
+    def read_positions(self) -> range:
+        """Positions of this step inside the prompt whose rows are wanted."""
+        if self.prompt_read is None:
+            return range(0)
+        first = max(self.prompt_read.first, self.num_computed_tokens)
+        return range(first, max(first, min(self.num_known_tokens, self.num_prompt_tokens - 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +126,8 @@ class SequenceOutput:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] | None = None
     hidden_state: tuple[float, ...] | None = None  # of the last new token
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of the tokens that follow `read_positions`
+    hidden_sum: tuple[float, ...] = ()  # over `read_positions`
     failure: StepFailure | None = None
 
 

@@ -78,6 +78,8 @@ class BlockTables:
 
     def _shared_prefix(self, sequence: Sequence) -> tuple[list[BlockId], int]:
         """Return blocks, with a reference each, and how many tokens they hold computed for this one."""
+        if sequence.params.reads_prompt:
+            return [], 0
         matched: list[BlockId] = []
         if self._enable_prefix_cache:
             matched = self._pool.match_prefix(sequence.token_ids, sequence.cache_salt)

@@ -138,7 +138,7 @@ class Engine:
                 end_by_s=None if end_within_s is None else now_s + end_within_s,
                 service_class=service_class,
                 cache_salt=cache_salt,
-                fork_of=sequences[0] if sequences else None,
+                fork_of=sequences[0] if sequences and not params.reads_prompt else None,
                 constraint=constraint,
             )
             sequences.append(sequence)
@@ -332,6 +332,7 @@ def _token_event(update: SequenceUpdate) -> TokenEvent | None:
         logprobs=update.logprobs,
         hidden_state=update.hidden_state,
         ends_with_stop_token=update.ends_with_stop_token,
+        prompt_logprobs=update.prompt_logprobs,
     )
 
 

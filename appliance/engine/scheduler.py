@@ -26,6 +26,7 @@ from appliance.engine.endings import is_late, reason_to_finish
 from appliance.engine.followers import Followers
 from appliance.engine.headroom import Headroom
 from appliance.engine.policy import ArrivalOrder, WaitingOrder
+from appliance.engine.prompt_reading import PromptReadings
 from appliance.engine.prompt_share import has_room, is_stream, share_among_streams, share_out
 from appliance.engine.sequence import (
     FinishReason,
@@ -51,6 +52,7 @@ class SequenceUpdate:
     hidden_state: tuple[float, ...] | None = None
     ends_with_stop_token: bool = False
     failure: StepFailure | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class Scheduler:
@@ -91,6 +93,7 @@ class Scheduler:
         self.waiting = WaitingQueue()
         self.prompt_budget = step_tokens  # prompt tokens that the last step might compute
         self._followers = Followers()
+        self._readings = PromptReadings()
         self._running: dict[SequenceId, Sequence] = {}
         self._in_flight: frozenset[SequenceId] = frozenset()
         self._scheduled_s = 0.0
@@ -204,7 +207,7 @@ class Scheduler:
         stream_shares, room = share_among_streams(streams, self.step_tokens)
         budget = min(room, self._prompt_budget(streams, prompts))
         self._admit(prompts, budget, now_s)
-        shares = [*stream_shares, *share_out(prompts, budget)]
+        shares = [*stream_shares, *self._readings.cut(share_out(prompts, budget))]
         assert shares or not self.num_live, "live sequences but no work"
         self._in_flight = frozenset(sequence.sequence_id for sequence, _ in shares)
         return Batch(sequences=tuple(self._scheduled(sequence, num_new) for sequence, num_new in shares))
@@ -308,6 +311,7 @@ class Scheduler:
             sampling=sequence.params if end == sequence.num_tokens else None,
             block_copy=block_copy,
             constraint=sequence.constraint,
+            prompt_read=self._readings.wanted(sequence),
         )
 
     def _apply(self, scheduled: ScheduledSequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
@@ -319,6 +323,7 @@ class Scheduler:
             self._finish(sequence, FinishReason.ERROR)
             return SequenceUpdate(sequence=sequence, failure=output.failure)
         self._tables.advance(sequence, scheduled.num_new_tokens)
+        self._readings.take(scheduled, output)
         if has_computed_prompt(sequence):
             for follower in reversed(self._followers.release(sequence)):
                 self.waiting.add_first(follower)
@@ -330,6 +335,10 @@ class Scheduler:
     def _append(self, sequence: Sequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
         """Append the sampled tokens, and those that must follow, up to the one that ends the sequence."""
         first = sequence.num_tokens
+        prompt_logprobs = self._readings.logprobs(sequence) if first == sequence.num_prompt_tokens else ()
+        hidden_state = output.hidden_state
+        if hidden_state is not None and sequence.params.wants_mean_state:
+            hidden_state = self._readings.mean_state(sequence, hidden_state)
         failure = None
         try:
             self._take(sequence, output.token_ids)
@@ -345,9 +354,10 @@ class Scheduler:
             sequence=sequence,
             token_ids=taken,
             logprobs=output.logprobs and output.logprobs[: len(taken)],
-            hidden_state=output.hidden_state if taken else None,
+            hidden_state=hidden_state if taken else None,
             ends_with_stop_token=is_stopped and taken[-1] in sequence.params.stop_token_ids,
             failure=failure,
+            prompt_logprobs=prompt_logprobs if taken else (),
         )
 
     def _note_token(self, sequence: Sequence, now_s: float) -> None:
@@ -376,6 +386,7 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
         self._triage.ended(sequence)
+        self._readings.forget(sequence)
         heir = self._followers.succeed(sequence)
         if heir is not None:
             self.waiting.add_first(heir)

@@ -68,6 +68,13 @@ class SamplingParams:
     num_logprobs: int | None = None  # None: none; 0: the chosen token's only
     scored_token_ids: tuple[int, ...] = ()  # with log-probabilities: of these, in place of the likeliest
     wants_hidden_state: bool = False
+    num_prompt_logprobs: int | None = None  # of the prompt's own tokens; None and 0 as above
+    wants_mean_state: bool = False  # the hidden state is the mean over the prompt
+
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether every position of the prompt is asked for something."""
+        return self.num_prompt_logprobs is not None or self.wants_mean_state
 
     @property
     def is_greedy(self) -> bool:

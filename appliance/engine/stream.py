@@ -32,6 +32,7 @@ class TokenEvent:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     hidden_state: tuple[float, ...] | None = None  # of the last known token when the last one was chosen
     ends_with_stop_token: bool = False
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # with the first token: of the prompt's, but the first
 
     @property
     def num_items(self) -> int:
@@ -155,6 +156,7 @@ def _merged(events: list[TokenEvent]) -> TokenEvent:
         logprobs=tuple(item for event in events for item in event.logprobs or ()) if has_logprobs else None,
         hidden_state=events[-1].hidden_state,
         ends_with_stop_token=events[-1].ends_with_stop_token,
+        prompt_logprobs=events[0].prompt_logprobs,
     )
 
 

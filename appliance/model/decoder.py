@@ -73,11 +73,13 @@ class ForwardInputs:
     num_candidates: int = 0
     wants_logits: bool = True
     wants_hidden: bool = True
+    num_read_rows: int = 0  # of the output rows, at their end: inside prompts, where no token is chosen
 
     @property
     def is_decode(self) -> bool:
         """Whether every sequence has one new token and wants the next."""
-        return len(self.token_ids) == self.ragged.num_sequences == len(self.output_rows)
+        num_rows = len(self.output_rows)
+        return len(self.token_ids) == self.ragged.num_sequences == num_rows and not self.num_read_rows
 
     def to(self, device: torch.device) -> "ForwardInputs":
         """Return the same step on a device."""

@@ -11,7 +11,10 @@ from kernels.ops import RaggedQueries
 
 
 def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> ForwardInputs:
-    """Flatten a batch's new tokens, in order; the output rows are the last tokens of sampled sequences."""
+    """Flatten a batch's new tokens, in order; the output rows are the last tokens of sampled sequences.
+
+    Behind these come the rows that are read inside prompts.
+    """
     sequences = batch.sequences
     token_ids: list[int] = []
     positions: list[int] = []
@@ -25,6 +28,9 @@ def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Forw
     context_lens = tuple(s.num_computed_tokens + s.num_new_tokens for s in sequences)
     output_rows = [starts[i + 1] - 1 for i, s in enumerate(sequences) if s.sampling is not None]
     sampled = [s for s in sequences if s.sampling is not None]
+    for start, s in zip(starts, sequences, strict=False):
+        output_rows.extend(start + position - s.num_computed_tokens for position in s.read_positions)
+    reads = [s.prompt_read for s in sequences if s.prompt_read is not None and s.read_positions]
     return ForwardInputs(
         token_ids=torch.tensor(token_ids, device=device),
         positions=torch.tensor(positions, device=device),
@@ -38,8 +44,10 @@ def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Forw
         ),
         output_rows=torch.tensor(output_rows, dtype=torch.int64, device=device),
         num_candidates=max(map(num_candidates, sampled), default=0),
-        wants_logits=any(map(needs_logits, sampled)),
-        wants_hidden=any(s.sampling is not None and s.sampling.wants_hidden_state for s in sampled),
+        num_read_rows=len(output_rows) - len(sampled),
+        wants_logits=any(map(needs_logits, sampled)) or any(r.num_logprobs is not None for r in reads),
+        wants_hidden=any(s.sampling is not None and s.sampling.wants_hidden_state for s in sampled)
+        or any(r.num_logprobs is None for r in reads),
     )
 
 

@@ -23,6 +23,7 @@ from appliance.runtime.backend import Backend
 from appliance.runtime.batch_sampler import NOT_FINITE_ID, RowRules, choose_rows
 from appliance.runtime.inputs import build_inputs
 from appliance.runtime.masks import MaskFiller, Masks
+from appliance.runtime.prompt_rows import merged, read_rows, split
 from appliance.runtime.sampler import NOT_FINITE, failed, has_own_rules, sample
 from appliance.runtime.step_parts import halves, joined, too_large
 
@@ -37,6 +38,7 @@ class PendingStep:
     batch: Batch
     sampled: tuple[ScheduledSequence, ...]
     outputs: ForwardOutputs
+    read: ForwardOutputs  # rows inside prompts
     masks: "Future[Masks] | None"
     chosen: torch.Tensor | None
 
@@ -75,11 +77,13 @@ class ModelRunner:
         sampled = tuple(s for s in batch.sequences if s.sampling is not None)
         masks = self._mask_filler.start(sampled)
         try:
-            outputs = self._backend.forward(inputs)
+            outputs, read = split(self._backend.forward(inputs), len(sampled))
             chosen = _choose(outputs, sampled)
         except torch.OutOfMemoryError:
             return None
-        return PendingStep(batch=batch, sampled=sampled, outputs=outputs, masks=masks, chosen=chosen)
+        return PendingStep(
+            batch=batch, sampled=sampled, outputs=outputs, read=read, masks=masks, chosen=chosen
+        )
 
     @torch.inference_mode()
     def _finish(self, pending: PendingStep) -> StepResult | None:
@@ -97,8 +101,13 @@ class ModelRunner:
                 output = by_id[sequence.sequence_id]
                 hidden_state = tuple(hidden_RH[row].float().tolist())
                 by_id[sequence.sequence_id] = replace(output, hidden_state=hidden_state)
-        nothing = (SequenceOutput(sequence_id=s.sequence_id) for s in pending.batch.sequences)
-        return StepResult(outputs=tuple(by_id.get(empty.sequence_id, empty) for empty in nothing))
+        everything = {
+            s.sequence_id: SequenceOutput(sequence_id=s.sequence_id) for s in pending.batch.sequences
+        }
+        everything.update(by_id)
+        for sequence, found in read_rows(pending.read, pending.batch):
+            everything[sequence.sequence_id] = merged(everything[sequence.sequence_id], found)
+        return StepResult(outputs=tuple(everything.values()))
 
     def _run_in_parts(self, batch: Batch) -> StepResult:
         if self._backend.device.type == "cuda":

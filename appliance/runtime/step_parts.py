@@ -39,7 +39,14 @@ def joined(batch: Batch, first: StepResult, second: StepResult) -> StepResult:
     """Return the whole step's result from those of its halves."""
     if len(batch.sequences) > 1:
         return StepResult(outputs=first.outputs + second.outputs)
-    return first if first.outputs[0].failure is not None else second
+    if first.outputs[0].failure is not None:
+        return first
+    (early,), (late,) = first.outputs, second.outputs
+    hidden_sum = early.hidden_sum or late.hidden_sum
+    if early.hidden_sum and late.hidden_sum:
+        hidden_sum = tuple(a + b for a, b in zip(early.hidden_sum, late.hidden_sum, strict=True))
+    prompt_logprobs = early.prompt_logprobs + late.prompt_logprobs
+    return StepResult(outputs=(replace(late, prompt_logprobs=prompt_logprobs, hidden_sum=hidden_sum),))
 
 
 def too_large(batch: Batch) -> StepResult:

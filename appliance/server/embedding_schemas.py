@@ -14,6 +14,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     encoding_format: str | None = None
     dimensions: int | None = None
     truncate_prompt_tokens: int | None = None
+    pooling: str | None = None  # last or mean; beyond OpenAI's
     user: Raw = msgspec.field(default_factory=Raw)
 
 
@@ -31,7 +32,7 @@ class PromptUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
-    """`pooling` says which token's hidden state a vector is: an addition of ours."""
+    """`pooling` says which hidden states a vector is made of: an addition of ours."""
 
     object: Literal["list"] = "list"
     data: list[Embedding]

@@ -1,6 +1,6 @@
 """Vectors of texts: `/v1/embeddings`, and what Ollama's routes share with it. Knows pooling, no tensors.
 
-A vector is the hidden state of the last token after the final norm, at length 1.
+A vector is the hidden state of the last token after the final norm, or the mean over all, at length 1.
 """
 
 import base64
@@ -27,7 +27,7 @@ from appliance.server.off_loop import run_text_work
 from appliance.server.prompt_readings import ReadingTerms, read_prompts
 from appliance.server.request_body import BodyDecoder, read_body
 from appliance.server.work_answer import WorkAnswer
-from appliance.text.purpose import Pooling
+from appliance.text.purpose import Pooling, Use
 from appliance.text.tokenizer import Tokenizer
 
 _MAX_INPUTS = 2048  # OpenAI's own
@@ -39,6 +39,7 @@ class EmbeddingWishes:
 
     dimensions: int | None = None
     max_tokens: int | None = None
+    pooling: str | None = None  # the model's own where nothing is said
     cache_salt: str = ""
     service_class: ServiceClass = ServiceClass.SILVER
 
@@ -49,6 +50,7 @@ class Embedded:
 
     vectors: list["array[float]"]
     num_prompt_tokens: int
+    pooling: Pooling
 
 
 def embedding_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
@@ -63,6 +65,7 @@ def embedding_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
         wishes = EmbeddingWishes(
             dimensions=wanted.dimensions,
             max_tokens=_truncation(wanted.truncate_prompt_tokens, model),
+            pooling=wanted.pooling,
             cache_salt=tenant_salt(request.scope),
             service_class=access_of(request.scope).class_for(ServiceClass.SILVER),
         )
@@ -103,7 +106,7 @@ async def embed(
     wishes: EmbeddingWishes,
 ) -> Embedded:
     """Compute the vectors. Raises InvalidRequest, PromptTooLong, and what the engine raises."""
-    _check_pooling(model)
+    pooling = _pooling(model, wishes.pooling)
     if wishes.dimensions is not None and wishes.dimensions < 1:
         raise InvalidRequest(f"'dimensions' is {wishes.dimensions}; the least is 1", param="dimensions")
     tokenizer, most = model.tokenizer, wishes.max_tokens
@@ -117,22 +120,36 @@ async def embed(
         deadline_s=state.limits.deadline_s,
         cache_salt=wishes.cache_salt,
         service_class=wishes.service_class,
+        wants_mean_state=pooling is Pooling.MEAN,
     )
     readings = await read_prompts(model, prompts, terms)
     return Embedded(
         vectors=[_vector(reading.hidden_state, wishes.dimensions) for reading in readings],
         num_prompt_tokens=sum(reading.num_prompt_tokens for reading in readings),
+        pooling=pooling,
     )
 
 
-def _check_pooling(model: ResidentModel) -> None:
-    pooling = model.facts.purpose.pooling
-    if pooling is not Pooling.LAST:
+def _pooling(model: ResidentModel, wanted: str | None) -> Pooling:
+    """An embedding model pools as it was trained to. Raises InvalidRequest."""
+    own = model.facts.purpose.pooling
+    if own is Pooling.FIRST:
         raise InvalidRequest(
-            f"the model '{model.model_id}' was trained to pool by {pooling.value} and this version pools by "
-            "the last token; use a model of that kind, such as Qwen3-Embedding",
+            f"the model '{model.model_id}' was trained to pool by its first token, which a model that reads "
+            "from left to right cannot; use one that pools by the last token or the mean",
             param="model",
         )
+    if wanted is None:
+        return own
+    if wanted not in (Pooling.LAST, Pooling.MEAN):
+        raise UnsupportedField("pooling", remedy="use last or mean, or leave it out")
+    if model.facts.purpose.use is Use.EMBEDDING and wanted != own:
+        raise InvalidRequest(
+            f"'pooling' is {wanted} and the model '{model.model_id}' was trained to pool by {own.value}; "
+            "leave it out",
+            param="pooling",
+        )
+    return Pooling(wanted)
 
 
 def _token_ids(tokenizer: Tokenizer, item: str | list[int], place: str, most: int | None) -> list[int]:
@@ -194,7 +211,7 @@ def _body(model: ResidentModel, embedded: Embedded, *, is_base64: bool) -> bytes
             ],
             model=model.model_id,
             usage=PromptUsage(prompt_tokens=num_tokens, total_tokens=num_tokens),
-            pooling=model.facts.purpose.pooling.value,
+            pooling=embedded.pooling.value,
         )
     )
 

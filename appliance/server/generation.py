@@ -18,7 +18,7 @@ from appliance.model_pool import ResidentModel
 from appliance.observe.latency import LatencyRecorder, SequenceTiming
 from appliance.server.error_responses import unexpected_error
 from appliance.server.output_text import OutputText
-from appliance.server.text_events import DeltaEvent, TextEnd, TextEvent
+from appliance.server.text_events import DeltaEvent, TextDelta, TextEnd, TextEvent
 from appliance.text.answer_reader import PLAIN, AnswerRules
 from appliance.text.constraints import CompiledGrammar
 
@@ -35,6 +35,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     rules: AnswerRules = PLAIN
     grammar: CompiledGrammar | None = None
+    is_prompt_only: bool = False  # of what the engine makes nothing is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class Generation:
         timing: SequenceTiming,
         deadline_s: float | None,
         queue_place: Callable[[], QueuePlace | None] = lambda: None,
+        is_prompt_only: bool = False,
     ) -> None:
         self.index = index
         self.queue_place = queue_place
@@ -66,6 +68,7 @@ class Generation:
         self._stream = stream
         self._text = text
         self._deadline_s = deadline_s
+        self._is_prompt_only = is_prompt_only
         self._num_output_tokens = 0
 
     def cancel(self) -> None:
@@ -79,6 +82,8 @@ class Generation:
                 yield self._end(event)
             elif not self._text.is_stopped:
                 self.timing.tokens_arrived(len(event.token_ids))
+                if event.prompt_logprobs:
+                    yield TextDelta(index=self.index, text="", prompt_logprobs=event.prompt_logprobs)
                 began_s = self.timing.clock()
                 deltas = self._deltas(event)
                 self.timing.detokenize_s += self.timing.clock() - began_s
@@ -88,6 +93,8 @@ class Generation:
     def _deltas(self, event: TokenEvent) -> list[DeltaEvent]:
         """What each token shows; a stop string ends the sequence and drops what came after it."""
         deltas: list[DeltaEvent] = []
+        if self._is_prompt_only:
+            return deltas
         shown = event.visible_token_ids
         self._num_output_tokens += len(event.token_ids) - len(shown)
         for place, token_id in enumerate(shown):
@@ -101,6 +108,8 @@ class Generation:
     def _end(self, finish: FinishEvent) -> TextEnd:
         self.timing.finished(queue_s=finish.queue_s)
         reason = FinishReason.STOP if self._text.is_stopped else finish.reason
+        if self._is_prompt_only and reason is FinishReason.STOP:
+            reason = FinishReason.LENGTH
         return TextEnd(
             index=self.index,
             reason=reason,
@@ -317,4 +326,5 @@ def _generation(
         timing=timing,
         deadline_s=deadline_s,
         queue_place=partial(model.engine.queue_place, stream.sequence_id),
+        is_prompt_only=request.is_prompt_only,
     )

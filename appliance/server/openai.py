@@ -35,6 +35,7 @@ from appliance.server.openai_params import (
     for_choice,
     num_choices,
     stop_strings,
+    wants_prompt_only,
     wants_usage,
 )
 from appliance.server.openai_prompts import chat_turn, completion_prompts, encode_prompts
@@ -48,7 +49,6 @@ from appliance.server.openai_schemas import (
 from appliance.server.request_body import BodyDecoder, read_body
 from appliance.server.request_tracing import answer_id
 from appliance.server.service_tier import served_tier, service_class
-from appliance.text.constraints import CompiledGrammar
 
 _LOOK = (HttpMethod.GET, HttpMethod.HEAD)
 
@@ -126,7 +126,12 @@ class OpenAI:
         identity = _identity("cmpl", model, wanted, served)
         texts = tuple(_text_of(model, prompt) for prompt in given for _ in range(num_per_prompt))
         answer_format = CompletionFormat(
-            identity, _logprob_writer(model, params), texts, echoes=bool(wanted.echo), best_of=made
+            identity,
+            _logprob_writer(model, params),
+            texts,
+            tuple(prompt for prompt in prompts for _ in range(num_per_prompt)),
+            echoes=bool(wanted.echo),
+            best_of=made,
         )
         if made.is_choosing and params.num_logprobs is None:
             params = replace(params, num_logprobs=0)
@@ -138,9 +143,18 @@ class OpenAI:
             service_class=served,
             end_within_s=checked_deadline(wanted),
         )
-        group = self._start(
-            arrival, _requests(prompts, num_per_prompt, params, stop, grammar), num_per_prompt
-        )
+        requests = [
+            GenerationRequest(
+                prompt_token_ids=prompt,
+                params=for_choice(params, choice),
+                stop=stop,
+                grammar=grammar,
+                is_prompt_only=wants_prompt_only(wanted),
+            )
+            for prompt in prompts
+            for choice in range(num_per_prompt)
+        ]
+        group = self._start(arrival, requests, num_per_prompt)
         return self._answer(group, answer_format, identity, is_streamed=bool(wanted.stream))
 
     def _start(
@@ -208,22 +222,6 @@ def _with_system(model: ResidentModel, turn: ChatTurn) -> ChatTurn:
     if system is None or any(message["role"] in ("system", "developer") for message in turn.messages):
         return turn
     return replace(turn, messages=[{"role": "system", "content": system}, *turn.messages])
-
-
-def _requests(
-    prompts: Sequence[list[int]],
-    num_per_prompt: int,
-    params: SamplingParams,
-    stop: tuple[str, ...],
-    grammar: CompiledGrammar | None,
-) -> list[GenerationRequest]:
-    return [
-        GenerationRequest(
-            prompt_token_ids=prompt, params=for_choice(params, choice), stop=stop, grammar=grammar
-        )
-        for prompt in prompts
-        for choice in range(num_per_prompt)
-    ]
 
 
 def _identity(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from appliance.engine.batch import TokenLogprobs
 from appliance.errors import ApplianceError
 from appliance.server.error_responses import error_json
 from appliance.server.generation import TokenUsage
@@ -172,6 +173,7 @@ class CompletionFormat:
         identity: AnswerIdentity,
         logprobs: LogprobWriter | None,
         prompts: tuple[str, ...],
+        prompt_ids: tuple[list[int], ...],
         *,
         echoes: bool,
         best_of: BestOf,
@@ -179,6 +181,7 @@ class CompletionFormat:
         self._identity = identity
         self._logprobs = logprobs
         self._prompts = prompts
+        self._prompt_ids = prompt_ids
         self._best_of = best_of
         self._echoes = echoes
         self._unechoed = set(range(len(prompts))) if echoes else set()
@@ -187,8 +190,15 @@ class CompletionFormat:
         opening = b""
         if event.index in self._unechoed:
             self._unechoed.discard(event.index)
-            choice = CompletionChoice(index=event.index, text=self._prompts[event.index])
+            found = event.prompt_logprobs if isinstance(event, TextDelta) else ()
+            choice = CompletionChoice(
+                index=event.index,
+                text=self._prompts[event.index],
+                logprobs=self._prompt_logprobs(event.index, found),
+            )
             opening = sse_data(self._body((choice,), self._identity.usage_placeholder))
+            if found:
+                return opening
         return opening + self._chunk(event)
 
     def _chunk(self, event: TextEvent) -> bytes:
@@ -214,10 +224,12 @@ class CompletionFormat:
 
     def _whole_choice(self, choice: FinishedText) -> CompletionChoice:
         prompt = self._prompt_of(choice.end.index) if self._echoes else ""
+        logprobs = self._choice_logprobs(choice.end.index, choice)
+        before = self._prompt_logprobs(choice.end.index, choice.prompt_logprobs) if self._echoes else None
         return CompletionChoice(
             index=choice.end.index,
             text=prompt + choice.text,
-            logprobs=self._choice_logprobs(choice.end.index, choice),
+            logprobs=_joined(before, logprobs) if before and logprobs else logprobs,
             finish_reason=choice.end.reason.value,
         )
 
@@ -226,9 +238,19 @@ class CompletionFormat:
             return None
         return self._logprobs.completion(text.tokens, prompt_chars=len(self._prompt_of(index)))
 
+    def _prompt_logprobs(self, index: int, found: tuple[TokenLogprobs, ...]) -> CompletionLogprobs | None:
+        """None also where the choice failed before its prompt was computed."""
+        token_ids = self._prompt_ids[self._place_of(index)]
+        if self._logprobs is None or len(found) != len(token_ids) - 1:
+            return None
+        return self._logprobs.prompt(token_ids, found)
+
     def _prompt_of(self, index: int) -> str:
+        return self._prompts[self._place_of(index)]
+
+    def _place_of(self, index: int) -> int:
         """The answer's choices may be fewer than those made; each prompt has as many as every other."""
-        return self._prompts[index // self._best_of.num_kept * self._best_of.num_made]
+        return index // self._best_of.num_kept * self._best_of.num_made
 
     def _body(self, choices: tuple[CompletionChoice, ...], usage: Usage | UnsetType | None) -> bytes:
         identity = self._identity
@@ -242,6 +264,16 @@ class CompletionFormat:
                 service_tier=identity.service_tier,
             )
         )
+
+
+def _joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
+    has_top = first.top_logprobs is not None and second.top_logprobs is not None
+    return CompletionLogprobs(
+        tokens=first.tokens + second.tokens,
+        token_logprobs=first.token_logprobs + second.token_logprobs,
+        top_logprobs=[*(first.top_logprobs or ()), *(second.top_logprobs or ())] if has_top else None,
+        text_offset=first.text_offset + second.text_offset,
+    )
 
 
 def finish_reason(end: TextEnd) -> str:

@@ -1,8 +1,11 @@
 """Writes log-probabilities in OpenAI's two shapes. Knows tokens and their bytes."""
 
+from collections.abc import Sequence
+
 from appliance.engine.batch import TokenLogprobs
 from appliance.server.openai_schemas import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 from appliance.server.text_events import TokenDetail
+from appliance.text.detokenizer import Detokenizer
 from appliance.text.tokenizer import Tokenizer
 
 # JSON has no infinity; clients know this number for "never".
@@ -28,6 +31,19 @@ class LogprobWriter:
             if self._num_top
             else None,
             text_offset=[prompt_chars + detail.offset for detail in details],
+        )
+
+    def prompt(self, token_ids: Sequence[int], found: tuple[TokenLogprobs, ...]) -> CompletionLogprobs:
+        """The first token has no log-probability, since nothing stands before it."""
+        decoder, offset, offsets = Detokenizer(self._tokenizer), 0, list[int]()
+        for token_id in token_ids:
+            offsets.append(offset)
+            offset += len(decoder.push(token_id))
+        return CompletionLogprobs(
+            tokens=[self._text(token_id) for token_id in token_ids],
+            token_logprobs=[None, *(_finite(each.logprob) for each in found)],
+            top_logprobs=[None, *map(self._top_by_text, found)] if self._num_top else None,
+            text_offset=offsets,
         )
 
     def _chat_token(self, detail: TokenDetail) -> TokenLogprob:

@@ -57,13 +57,24 @@ def chat_params(request: ChatRequest, tokenizer: Tokenizer) -> SamplingParams:
 def completion_params(request: CompletionRequest, tokenizer: Tokenizer) -> SamplingParams:
     """Raises InvalidRequest, UnsupportedField."""
     _refuse_unsupported_completion(request)
-    max_tokens = checked_max_tokens(request.max_tokens, "max_tokens")
-    return sampling_params(
+    num_logprobs = checked_logprobs(request.logprobs, "logprobs")
+    params = sampling_params(
         request,
-        max_tokens=DEFAULT_COMPLETION_TOKENS if max_tokens is None else max_tokens,
-        num_logprobs=checked_logprobs(request.logprobs, "logprobs"),
+        max_tokens=1 if wants_prompt_only(request) else _completion_tokens(request),
+        num_logprobs=num_logprobs,
         tokenizer=tokenizer,
     )
+    return dataclasses.replace(params, num_prompt_logprobs=num_logprobs if request.echo else None)
+
+
+def wants_prompt_only(request: CompletionRequest) -> bool:
+    """Whether the answer is the prompt again; the token that the engine then makes is not shown."""
+    return bool(request.echo) and request.max_tokens == 0
+
+
+def _completion_tokens(request: CompletionRequest) -> int:
+    max_tokens = checked_max_tokens(request.max_tokens, "max_tokens")
+    return DEFAULT_COMPLETION_TOKENS if max_tokens is None else max_tokens
 
 
 def sampling_params(
@@ -186,8 +197,8 @@ def _refuse_unsupported_chat(request: ChatRequest) -> None:
 
 
 def _refuse_unsupported_completion(request: CompletionRequest) -> None:
-    if request.echo and request.logprobs is not None:
-        raise UnsupportedField("logprobs", remedy="leave it out, or leave out 'echo'")
+    if request.echo and request.suffix and request.logprobs is not None:
+        raise UnsupportedField("logprobs", remedy="leave it out, or one of 'echo' and 'suffix'")
 
 
 def _is_given(raw: msgspec.Raw) -> bool:

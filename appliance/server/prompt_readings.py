@@ -34,6 +34,7 @@ class ReadingTerms:
     cache_salt: str
     service_class: ServiceClass
     scored_token_ids: tuple[int, ...] = ()
+    wants_mean_state: bool = False  # over the prompt, in place of its last token's
 
 
 async def read_prompts(
@@ -70,6 +71,7 @@ async def _read_prompt(model: ResidentModel, prompt: list[int], terms: ReadingTe
         max_tokens=1,
         temperature=0.0,
         wants_hidden_state=not terms.scored_token_ids,
+        wants_mean_state=terms.wants_mean_state,
         num_logprobs=0 if terms.scored_token_ids else None,
         scored_token_ids=terms.scored_token_ids,
     )

@@ -18,11 +18,15 @@ class TokenDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
-    """More content of one choice. `tokens` is empty unless log-probabilities were asked for."""
+    """More content of one choice. `tokens` is empty unless log-probabilities were asked for.
+
+    Those of the prompt's tokens, all but the first, come before any content, once.
+    """
 
     index: int
     text: str
     tokens: tuple[TokenDetail, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,7 @@ class FinishedText:
     calls: tuple[FinishedCall, ...]
     tokens: tuple[TokenDetail, ...]
     end: TextEnd
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 def finished_text(events: list[DeltaEvent], end: TextEnd) -> FinishedText:
@@ -114,6 +119,7 @@ def finished_text(events: list[DeltaEvent], end: TextEnd) -> FinishedText:
         calls=_finished_calls(own),
         tokens=tuple(token for event in contents for token in event.tokens),
         end=end,
+        prompt_logprobs=contents[0].prompt_logprobs if contents else (),
     )
 
 

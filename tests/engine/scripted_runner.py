@@ -115,8 +115,9 @@ class ScriptedRunner:
             return SequenceOutput(sequence_id=scheduled.sequence_id, failure=failure)
         digest = self._read_back(scheduled, digests)
         params = scheduled.sampling
+        read = self._read_prompt(scheduled)
         if params is None:
-            return SequenceOutput(sequence_id=scheduled.sequence_id)
+            return read
         token_id = self._choose(digest, scheduled.num_output_tokens, params)
         if scheduled.constraint is not None:
             token_id = _allowed(scheduled.constraint, token_id)
@@ -125,7 +126,21 @@ class ScriptedRunner:
             token_ids=(token_id,),
             logprobs=None if params.num_logprobs is None else (self._logprobs(token_id, params),),
             hidden_state=(digest / 2**64, float(token_id)) if params.wants_hidden_state else None,
+            prompt_logprobs=read.prompt_logprobs,
+            hidden_sum=read.hidden_sum,
         )
+
+    def _read_prompt(self, scheduled: ScheduledSequence) -> SequenceOutput:
+        """Inside the prompt a token's log-probability is less its place, and each state is (1, 1)."""
+        read, positions = scheduled.prompt_read, scheduled.read_positions
+        if read is None or read.num_logprobs is None:
+            num = float(len(positions))
+            return SequenceOutput(sequence_id=scheduled.sequence_id, hidden_sum=(num, num) if num else ())
+        found = (
+            TokenLogprobs(logprob=-float(p + 1), top=tuple((t, -0.5) for t in range(read.num_logprobs)))
+            for p in positions
+        )
+        return SequenceOutput(sequence_id=scheduled.sequence_id, prompt_logprobs=tuple(found))
 
     def _read_back(self, scheduled: ScheduledSequence, digests: list[int]) -> int:
         """Check every token of the context through the block table; return the last digest."""

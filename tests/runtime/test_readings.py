@@ -72,3 +72,46 @@ def test_scored_tokens_get_their_own_log_probabilities(tmp_path: Path) -> None:
     assert dict(event.logprobs[0].top) == pytest.approx(
         {272: logits[272] - whole, 5: logits[5] - whole}, abs=1e-3
     )
+
+
+def _backend(path: Path, library_folder: Path, *, is_native: bool) -> Backend:
+    if not is_native:
+        return load_eager(path, kv_dtype=torch.float32, num_blocks=100)
+    backend = load(path, library_folder).backend
+    backend.attach_kv(100)
+    return backend
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+def test_every_token_of_a_prompt_gets_its_log_probability(
+    tmp_path: Path, library_folder: Path, is_native: bool
+) -> None:
+    """In one batch with an answer under way, in chunks, and again where the prompt is computed before."""
+    engine = engine_on(_backend(MODEL.write(tmp_path / "m.gguf"), library_folder, is_native=is_native))
+    params = SamplingParams(max_tokens=2, temperature=0.0, num_prompt_logprobs=3)
+    for _ in range(2):
+        engine.submit(PROMPTS[1], SamplingParams(max_tokens=5))
+        for prompt, event in zip(PROMPTS, read(engine, PROMPTS, params), strict=True):
+            logits = torch.tensor(np.array(llama_logits(MODEL.tensors, MODEL.shape, prompt)))
+            expected = logits.log_softmax(-1)[:-1].gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
+            found = [entry.logprob for entry in event.prompt_logprobs]
+            assert len(found) == len(prompt) - 1
+            assert found == pytest.approx(expected.tolist(), abs=0.25 if is_native else 1e-3)
+            assert all(
+                len(entry.top) == 3 and entry.top[0][1] >= entry.logprob for entry in event.prompt_logprobs
+            )
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+def test_the_mean_state_is_the_mean_over_the_prompt(
+    tmp_path: Path, library_folder: Path, is_native: bool
+) -> None:
+    """Hidden states at each place are known from prompts that end there."""
+    engine = engine_on(_backend(MODEL.write(tmp_path / "m.gguf"), library_folder, is_native=is_native))
+    prompt = PROMPTS[2][:70]
+    ends = read(engine, [prompt[: length + 1] for length in range(len(prompt))], HIDDEN)
+    mean = np.mean([event.hidden_state for event in ends], axis=0)
+    params = SamplingParams(max_tokens=1, temperature=0.0, wants_hidden_state=True, wants_mean_state=True)
+    event, alone = read(engine, [prompt, prompt[:1]], params)
+    assert event.hidden_state == pytest.approx(mean, abs=1e-4)
+    assert alone.hidden_state == ends[0].hidden_state

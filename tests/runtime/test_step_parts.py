@@ -8,6 +8,7 @@ from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.scheduler import Scheduler
 from appliance.engine.sequence import SamplingParams
+from appliance.engine.stream import TokenEvent
 from appliance.errors import NotReady
 from appliance.model.decoder import ForwardInputs, ForwardOutputs
 from appliance.runtime.backend import EagerBackend
@@ -63,6 +64,29 @@ def test_steps_that_do_not_fit_give_the_same_answers(eager: EagerBackend, most_t
     assert answers(tight) == expected
     assert tight.num_refused > 0
     assert all(len(answer) == 6 for answer in expected)
+
+
+@pytest.mark.parametrize("most_tokens", [20, 1])
+def test_prompts_that_are_read_in_parts_are_read_whole(eager: EagerBackend, most_tokens: int) -> None:
+    def readings(backend: Tight) -> list[TokenEvent]:
+        engine = engine_of(backend)
+        hidden = SamplingParams(max_tokens=1, wants_hidden_state=True, wants_mean_state=True)
+        streams = [
+            engine.submit(list(range(2, 32)), params)
+            for params in (SamplingParams(max_tokens=1, temperature=0.0, num_prompt_logprobs=1), hidden)
+        ]
+        while engine.step():
+            pass
+        return [read_all(stream)[0][0] for stream in streams]
+
+    tight = Tight(eager, most_tokens=most_tokens)
+    (scored, state), (expected, mean) = readings(tight), readings(Tight(eager, most_tokens=64))
+    assert tight.num_refused
+    assert [entry.logprob for entry in scored.prompt_logprobs] == pytest.approx(
+        [entry.logprob for entry in expected.prompt_logprobs], abs=1e-4
+    )
+    assert len(scored.prompt_logprobs) == 29
+    assert state.hidden_state == pytest.approx(mean.hidden_state, abs=1e-4)
 
 
 def test_a_sequence_of_which_no_token_fits_says_so(eager: EagerBackend) -> None:

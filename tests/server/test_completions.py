@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from httpx import Response
 from litestar.testing import TestClient
 
 from appliance.engine.batch import TokenLogprobs
@@ -154,8 +155,55 @@ def test_a_stop_string_in_an_echoed_prompt_ends_nothing(client: TestClient) -> N
     assert answer["choices"][0]["text"] == "the worldhello "
 
 
-def test_echo_with_logprobs_is_refused_by_name(client: TestClient) -> None:
-    response = client.post(URL, json=completion(echo=True, logprobs=1, max_tokens=0))
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_echo_with_logprobs_scores_the_prompt_too(rig: Rig, client: TestClient, is_streamed: bool) -> None:
+    """lim-01, lp-04: with no tokens to make, and with two."""
+    rig.runner.replies = byte_ids(b"he")
+    for max_tokens, texts in ((0, ["the wörld", "x"]), (2, ["the wörldhe", "xhe"])):
+        fields = {"echo": True, "logprobs": 2, "max_tokens": max_tokens, "stream": is_streamed}
+        body = completion(prompt=["the wörld", [3 + ord("x")]], n=2, **fields)
+        choices = choices_of(client.post(URL, json=body), is_streamed=is_streamed, number=4)
+        for index, choice in enumerate(choices):
+            text, scores = texts[index // 2], choice["logprobs"]
+            assert (choice["text"], choice["finish_reason"]) == (text, "length")
+            assert {len(column) for column in scores.values()} == {len(scores["tokens"])}
+            num_prompt = len(scores["tokens"]) - max_tokens
+            assert scores["token_logprobs"][:num_prompt] == [None, *(-float(n) for n in range(1, num_prompt))]
+            assert scores["top_logprobs"][0] is None
+            assert scores["text_offset"] == sorted(scores["text_offset"])
+            assert scores["text_offset"][0] == 0
+            for offset, token in zip(scores["text_offset"], scores["tokens"], strict=True):
+                assert token == "\ufffd" or text.startswith(token, offset)
+
+
+def choices_of(answer: Response, *, is_streamed: bool, number: int) -> list[dict[str, Any]]:
+    """The choices of an answer, put together where they came in chunks."""
+    assert answer.status_code == 200, answer.text
+    if not is_streamed:
+        assert answer.json()["usage"]["completion_tokens"] in (0, 2 * number)
+        found: list[dict[str, Any]] = answer.json()["choices"]
+        return found
+    columns = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    made = [{"text": "", "finish_reason": None, "logprobs": {c: [] for c in columns}} for _ in range(number)]
+    for event in sse_events(answer.content):
+        for choice in event["choices"]:
+            of_choice = made[choice["index"]]
+            of_choice["text"] += choice["text"]
+            of_choice["finish_reason"] = choice["finish_reason"] or of_choice["finish_reason"]
+            for column in columns:
+                of_choice["logprobs"][column] += (choice["logprobs"] or {}).get(column) or []
+    return made
+
+
+def test_echo_of_nothing_more_is_the_prompt(client: TestClient) -> None:
+    body = completion(echo=True, max_tokens=0)
+    answer = client.post(URL, json=body).json()
+    assert (answer["choices"][0]["text"], answer["usage"]["completion_tokens"]) == ("the world", 0)
+    assert client.post(URL, json={**body, "echo": False}).status_code == 400
+
+
+def test_scores_of_a_prompt_with_a_suffix_are_refused_by_name(client: TestClient) -> None:
+    response = client.post(URL, json=completion(echo=True, logprobs=1, suffix="x"))
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "logprobs"
 

@@ -34,7 +34,7 @@ def embed(client: Client, given: Any, **fields: Any) -> list[Any]:
     assert answer.status_code == 200, answer.text
     body = answer.json()
     assert [item["index"] for item in body["data"]] == list(range(len(body["data"])))
-    assert body["pooling"] == "last"
+    assert body["pooling"] == fields.get("pooling", "last")
     return [item["embedding"] for item in body["data"]]
 
 
@@ -132,10 +132,24 @@ def test_a_model_that_was_taught_so_gets_its_last_token() -> None:
         assert cut == embed(client, [ids_of("hello")[0], EOS])
 
 
-def test_a_model_of_another_pooling_is_refused() -> None:
-    purpose = Purpose(use=Use.EMBEDDING, pooling=Pooling.MEAN)
-    with make_rig(purpose=purpose) as rig, rig.client() as client:
-        assert "mean" in refusal(client, "hello")["message"]
+def test_a_writing_model_pools_by_the_last_token_or_the_mean(client: Client) -> None:
+    """The scripted model's states are ones but for the last token's."""
+    vectors = embed(client, ["the world", [5] * 40], pooling="mean")
+    assert vectors != embed(client, ["the world", [5] * 40])
+    assert all(math.isclose(math.hypot(*vector), 1.0, abs_tol=1e-6) for vector in vectors)
+    assert refusal(client, "a", pooling="first")["param"] == "pooling"
+
+
+@pytest.mark.parametrize("own", list(Pooling))
+def test_an_embedding_model_pools_as_it_was_trained_to(own: Pooling) -> None:
+    with make_rig(purpose=Purpose(use=Use.EMBEDDING, pooling=own)) as rig, rig.client() as client:
+        if own is Pooling.FIRST:
+            assert "first token" in refusal(client, "a")["message"]
+            return
+        answer = client.post("/v1/embeddings", json={"model": MODEL_ID, "input": "a b"})
+        assert answer.json()["pooling"] == own
+        other = Pooling.LAST if own is Pooling.MEAN else Pooling.MEAN
+        assert refusal(client, "a", pooling=other)["param"] == "pooling"
 
 
 def test_more_texts_than_the_queue_holds_are_embedded() -> None:
