@@ -32,7 +32,10 @@ class BlockTables:
 
     def grow(self, sequence: Sequence) -> bool:
         """Add blocks for all known tokens, and the spare if the next is shared; or change nothing."""
-        blocks = self._pool.allocate(self._num_missing(sequence))
+        num_missing = self._num_missing(sequence)
+        if not num_missing:
+            return True
+        blocks = self._pool.allocate(num_missing)
         if blocks is None:
             return False
         if self._needs_spare(sequence):
@@ -93,11 +96,11 @@ class BlockTables:
         return forked, num_prompt - 1  # the last one is computed again: its output chooses the first token
 
     def _num_missing(self, sequence: Sequence) -> int:
-        num_wanted = self._pool.blocks_for(sequence.num_tokens) + self._needs_spare(sequence)
+        num_wanted = self._pool.blocks_for(len(sequence.token_ids)) + self._needs_spare(sequence)
         return max(0, num_wanted - len(sequence.block_table))
 
     def _needs_spare(self, sequence: Sequence) -> bool:
-        index = self._next_index(sequence)
+        index = sequence.num_computed_tokens // self._pool.block_size
         if sequence.spare_block is not None or index >= len(sequence.block_table):
             return False
         return not self._pool.is_writable(sequence.block_table[index])

@@ -74,10 +74,11 @@ class Counters:
 
     def count_step(self, batch: Batch, num_output_tokens: int, *, start_s: float, end_s: float) -> None:
         """Count a step. Prompt tokens are those it computed, so prefix hits are not among them."""
-        num_prompt = sum(
-            max(0, min(s.num_new_tokens, s.num_prompt_tokens - s.num_computed_tokens))
-            for s in batch.sequences
-        )
+        num_prompt = 0
+        for scheduled in batch.sequences:
+            num_left = scheduled.num_prompt_tokens - scheduled.num_computed_tokens
+            if num_left > 0:
+                num_prompt += min(len(scheduled.new_token_ids), num_left)
         self.num_steps += 1
         self.num_output_tokens += num_output_tokens
         self.prompt_rate.add(num_prompt, start_s=start_s, end_s=end_s)

@@ -262,15 +262,16 @@ class Engine:
         with self._changed:
             now_s = self._clock()
             updates = self._scheduler.update(batch, result, now_s)
-            num_output_tokens = sum(len(u.token_ids) for u in updates)
-            self._counters.count_step(batch, num_output_tokens, start_s=start_s, end_s=now_s)
+            num_output_tokens = 0
             for update in updates:
+                num_output_tokens += len(update.token_ids)
                 if update.sequence.is_finished:
                     self._end(update.sequence, _token_event(update), update.failure)
                 elif update.token_ids:
                     sequence_id = update.sequence.sequence_id
                     if not self._live[sequence_id].stream.push(_token_event(update)):
                         self.abort(sequence_id, FinishReason.UNREAD)
+            self._counters.count_step(batch, num_output_tokens, start_s=start_s, end_s=now_s)
 
     def _end(
         self, sequence: Sequence, tokens: TokenEvent | None = None, failure: StepFailure | None = None

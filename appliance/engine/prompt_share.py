@@ -17,10 +17,11 @@ _CLASS_RANK = {service_class: rank for rank, service_class in enumerate(ServiceC
 
 def is_stream(sequence: Sequence) -> bool:
     """Whether a running sequence is about to choose its next token."""
-    if sequence.num_uncomputed_tokens == 1:
+    num_uncomputed = len(sequence.token_ids) - sequence.num_computed_tokens
+    if num_uncomputed == 1:
         return True
     is_past_prompt = sequence.num_computed_tokens >= sequence.num_prompt_tokens
-    return is_past_prompt and sequence.num_uncomputed_tokens <= _MOST_FORCED
+    return is_past_prompt and num_uncomputed <= _MOST_FORCED
 
 
 def share_among_streams(
@@ -30,8 +31,10 @@ def share_among_streams(
     left = step_tokens - len(streams)
     shares = []
     for stream in streams:
-        more = min(stream.num_uncomputed_tokens - 1, left)
-        left -= more
+        more = len(stream.token_ids) - stream.num_computed_tokens - 1
+        if more:
+            more = min(more, left)
+            left -= more
         shares.append((stream, 1 + more))
     return shares, left
 

@@ -5,8 +5,8 @@ There is no prefill phase and no decode phase: a step hands out tokens so that e
 preemption are all that one rule.
 """
 
-from collections import deque
 from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import chain
 
@@ -22,9 +22,10 @@ from appliance.engine.batch import (
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.block_tables import BlockTables, has_computed_prompt, held_blocks
 from appliance.engine.constraint import ConstraintError
-from appliance.engine.endings import is_late, reason_to_finish
+from appliance.engine.endings import reason_to_finish
 from appliance.engine.followers import Followers
 from appliance.engine.headroom import Headroom
+from appliance.engine.lateness import Lateness
 from appliance.engine.policy import ArrivalOrder, WaitingOrder
 from appliance.engine.prompt_reading import PromptReadings
 from appliance.engine.prompt_share import has_room, is_stream, share_among_streams, share_out
@@ -42,7 +43,7 @@ from appliance.engine.waiting_queue import WaitingQueue
 from appliance.errors import InvalidRequest, PromptTooLong
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen for speed, as ScheduledSequence is not
 class SequenceUpdate:
     """What a step gave one sequence; whether and why it ended is told by the sequence."""
 
@@ -94,6 +95,7 @@ class Scheduler:
         self.prompt_budget = step_tokens  # prompt tokens that the last step might compute
         self._followers = Followers()
         self._readings = PromptReadings()
+        self._lateness = Lateness()
         self._running: dict[SequenceId, Sequence] = {}
         self._in_flight: frozenset[SequenceId] = frozenset()
         self._scheduled_s = 0.0
@@ -165,6 +167,7 @@ class Scheduler:
         A fork is held back until its leader has computed the prompt, and then takes over its blocks.
         """
         self._triage.sort(sequence)
+        self._lateness.watch(sequence)
         leader = sequence.fork_of
         if leader is None or leader.is_finished or has_computed_prompt(leader):
             self.waiting.add(sequence)
@@ -188,7 +191,7 @@ class Scheduler:
 
     def expire(self, now_s: float) -> list[Sequence]:
         """End, and return, sequences that are late: to start, or to end. No step may be in flight."""
-        late = [s for s in self.live_sequences() if is_late(s, now_s)]
+        late = self._lateness.late(now_s)
         for sequence in late:
             self._finish(sequence, FinishReason.DEADLINE)
         return late
@@ -202,15 +205,17 @@ class Scheduler:
         assert not self._in_flight, "the last step was not updated"
         self._scheduled_s = now_s
         self._secure_blocks()
-        streams = [s for s in self._running.values() if is_stream(s)]
-        prompts = [s for s in self._running.values() if not is_stream(s)]
+        streams: list[Sequence] = []
+        prompts: list[Sequence] = []
+        for sequence in self._running.values():
+            (streams if is_stream(sequence) else prompts).append(sequence)
         stream_shares, room = share_among_streams(streams, self.step_tokens)
         budget = min(room, self._prompt_budget(streams, prompts))
         self._admit(prompts, budget, now_s)
         shares = [*stream_shares, *self._readings.cut(share_out(prompts, budget))]
         assert shares or not self.num_live, "live sequences but no work"
         self._in_flight = frozenset(sequence.sequence_id for sequence, _ in shares)
-        return Batch(sequences=tuple(self._scheduled(sequence, num_new) for sequence, num_new in shares))
+        return Batch(sequences=tuple([self._scheduled(sequence, num_new) for sequence, num_new in shares]))
 
     def update(self, batch: Batch, result: StepResult, now_s: float = 0.0) -> list[SequenceUpdate]:
         """Take in a step's result, in the batch's order, and say what each sequence got from it."""
@@ -254,7 +259,7 @@ class Scheduler:
         self.waiting.add_first(sequence)
 
     def _prompt_budget(self, streams: list[Sequence], prompts: list[Sequence]) -> int:
-        if prompts or self.waiting:
+        if prompts or (self.waiting and len(self._running) < self.max_sequences):
             self.prompt_budget = self._budget.prompt_tokens(streams, prompts, num_waiting=self.num_waiting)
         return self.prompt_budget
 
@@ -300,15 +305,16 @@ class Scheduler:
     def _scheduled(self, sequence: Sequence, num_new: int) -> ScheduledSequence:
         first = sequence.num_computed_tokens
         end = first + num_new
-        block_copy = self._tables.own_next_block(sequence)
+        token_ids = sequence.token_ids
+        block_copy = None if sequence.spare_block is None else self._tables.own_next_block(sequence)
         return ScheduledSequence(
             sequence_id=sequence.sequence_id,
-            new_token_ids=tuple(sequence.token_ids[first:end]),
+            new_token_ids=tuple(token_ids[first:end]),
             num_computed_tokens=first,
             block_table=tuple(sequence.block_table[: self.pool.blocks_for(end)]),
-            known_token_ids=sequence.token_ids,
+            known_token_ids=token_ids,
             num_prompt_tokens=sequence.num_prompt_tokens,
-            sampling=sequence.params if end == sequence.num_tokens else None,
+            sampling=sequence.params if end == len(token_ids) else None,
             block_copy=block_copy,
             constraint=sequence.constraint,
             prompt_read=self._readings.wanted(sequence),
@@ -316,7 +322,7 @@ class Scheduler:
 
     def _apply(self, scheduled: ScheduledSequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
         sequence = self._running[scheduled.sequence_id]
-        reason = self._ends_after_step.pop(scheduled.sequence_id, None)
+        reason = self._ends_after_step.pop(scheduled.sequence_id, None) if self._ends_after_step else None
         if output.failure is not None:
             sequence.failure = output.failure.message
             self._tables.forget(sequence)  # what broke this one may lie in its blocks
@@ -324,7 +330,7 @@ class Scheduler:
             return SequenceUpdate(sequence=sequence, failure=output.failure)
         self._tables.advance(sequence, scheduled.num_new_tokens)
         self._readings.take(scheduled, output)
-        if has_computed_prompt(sequence):
+        if self._followers and has_computed_prompt(sequence):
             for follower in reversed(self._followers.release(sequence)):
                 self.waiting.add_first(follower)
         if reason is not None:
@@ -348,7 +354,9 @@ class Scheduler:
             self._finish(sequence, FinishReason.ERROR)
         taken = tuple(sequence.token_ids[first:])
         if taken:
-            self._note_token(sequence, now_s)
+            sequence.last_token_s = now_s
+            if sequence.first_token_s is None:
+                sequence.first_token_s = now_s
         is_stopped = sequence.finish_reason is FinishReason.STOP
         return SequenceUpdate(
             sequence=sequence,
@@ -360,26 +368,22 @@ class Scheduler:
             prompt_logprobs=prompt_logprobs if taken else (),
         )
 
-    def _note_token(self, sequence: Sequence, now_s: float) -> None:
-        if sequence.first_token_s is None:
-            sequence.first_token_s = now_s
-        sequence.last_token_s = now_s
-
-    def _take(self, sequence: Sequence, token_ids: tuple[int, ...]) -> None:
+    def _take(self, sequence: Sequence, token_ids: SequenceOf[int]) -> None:
         """Forced tokens are computed in the next step together, like a piece of a prompt."""
-        pending = deque(token_ids)
-        while pending:
-            sequence.token_ids.append(pending.popleft())
-            reason = reason_to_finish(sequence)
-            if reason is not FinishReason.STOP and sequence.constraint is not None:
-                sequence.constraint.advance(sequence.token_ids[-1:])
-                if sequence.constraint.is_done:
-                    reason = FinishReason.STOP
-                elif not pending and sequence.params.num_logprobs is None:
-                    pending.extend(sequence.constraint.forced())
-            if reason is not None:
-                self._finish(sequence, reason)
+        constraint = sequence.constraint
+        while token_ids:
+            for token_id in token_ids:
+                sequence.token_ids.append(token_id)
+                reason = reason_to_finish(sequence)
+                if constraint is not None and reason is not FinishReason.STOP:
+                    constraint.advance([token_id])
+                    reason = FinishReason.STOP if constraint.is_done else reason
+                if reason is not None:
+                    self._finish(sequence, reason)
+                    return
+            if constraint is None or sequence.params.num_logprobs is not None:
                 return
+            token_ids = constraint.forced()
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         self._leave(sequence)
@@ -387,6 +391,7 @@ class Scheduler:
         sequence.finish_reason = reason
         self._triage.ended(sequence)
         self._readings.forget(sequence)
+        self._lateness.ended(sequence)
         heir = self._followers.succeed(sequence)
         if heir is not None:
             self.waiting.add_first(heir)

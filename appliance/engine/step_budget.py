@@ -103,7 +103,7 @@ class AdaptiveBudget:
 def _load_of(batch: Batch) -> StepLoad:
     num_streams = context_tokens = prompt_tokens = prompt_pairs = 0
     for scheduled in batch.sequences:
-        num_new, context = scheduled.num_new_tokens, scheduled.num_computed_tokens
+        num_new, context = len(scheduled.new_token_ids), scheduled.num_computed_tokens
         context_tokens += context
         if num_new == 1:
             num_streams += 1

@@ -1,6 +1,7 @@
 """Predicts how long a step takes, learning from those that were. Knows counts; knows no device."""
 
 from dataclasses import dataclass
+from operator import mul
 
 # What each coefficient multiplies is brought to about 1, so that one ridge suits all.
 _SCALES = (1.0, 1 / 64, 1 / 8, 1 / 2**13, 1 / 2**17)
@@ -47,7 +48,7 @@ class StepTimeModel:
         return self._expected_s(load)
 
     def _expected_s(self, load: StepLoad) -> float:
-        return sum(c * x for c, x in zip(self._coefficients, load.features, strict=True))
+        return sum(map(mul, self._coefficients, load.features))
 
     def observe(self, load: StepLoad, step_s: float) -> None:
         """Learn from one step."""
@@ -59,10 +60,10 @@ class StepTimeModel:
         self.num_observed += 1
         features = load.features
         for i, x in enumerate(features):
-            row, share = self._gram[i], weight * x
-            for j, y in enumerate(features):
-                row[j] = _FORGETTING * row[j] + share * y
+            share = weight * x
+            row = [_FORGETTING * g + share * y for g, y in zip(self._gram[i], features, strict=True)]
             row[i] += (1 - _FORGETTING) * _RIDGE  # what is forgotten of the ridge
+            self._gram[i] = row
             self._moments[i] = _FORGETTING * self._moments[i] + weight * x * step_s
         self._is_solved = False
 
@@ -80,5 +81,5 @@ class StepTimeModel:
     def _sweep(self) -> None:
         coefficients = self._coefficients
         for i, row in enumerate(self._gram):
-            others = sum(g * c for g, c in zip(row, coefficients, strict=True)) - row[i] * coefficients[i]
+            others = sum(map(mul, row, coefficients)) - row[i] * coefficients[i]
             coefficients[i] = max(0.0, (self._moments[i] - others) / row[i])

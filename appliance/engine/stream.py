@@ -21,11 +21,12 @@ _INTERRUPTIBLE_S = 0.5
 MOST_UNREAD = 16_384
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # one a sequence and step: not frozen for speed
 class TokenEvent:
     """New output tokens, in order; `logprobs` one per token where asked for.
 
     With `ends_with_stop_token` the last one is a stop token: it counts, but its text is not shown.
+    Never changed once made.
     """
 
     token_ids: tuple[int, ...]
@@ -37,7 +38,9 @@ class TokenEvent:
     @property
     def num_items(self) -> int:
         """What of it takes memory: tokens and likely alternatives to them."""
-        return len(self.token_ids) + sum(len(item.top) for item in self.logprobs or ())
+        if self.logprobs is None:
+            return len(self.token_ids)
+        return len(self.token_ids) + sum(len(item.top) for item in self.logprobs)
 
     @property
     def visible_token_ids(self) -> tuple[int, ...]:
