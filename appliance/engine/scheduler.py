@@ -10,6 +10,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import chain
 
+from appliance.engine.answer_room import answer_room
 from appliance.engine.batch import (
     Batch,
     FailureKind,
@@ -40,7 +41,6 @@ from appliance.engine.sequence import (
 from appliance.engine.step_budget import FixedBudget, StepBudget
 from appliance.engine.triage import Triage
 from appliance.engine.waiting_queue import WaitingQueue
-from appliance.errors import InvalidRequest, PromptTooLong
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen for speed, as ScheduledSequence is not
@@ -144,22 +144,7 @@ class Scheduler:
 
         Raises PromptTooLong past the context, InvalidRequest for a sequence that can never run.
         """
-        if num_prompt_tokens < 1:
-            raise InvalidRequest("the prompt is empty; send at least one token", param="messages")
-        if params.max_tokens is not None and params.max_tokens < 1:
-            raise InvalidRequest(f"max_tokens is {params.max_tokens}; the least is 1", param="max_tokens")
-        if num_prompt_tokens >= self.context_length:
-            raise PromptTooLong(num_tokens=num_prompt_tokens, limit=self.context_length)
-        capacity = self.pool.capacity_tokens
-        if num_prompt_tokens >= capacity:
-            raise InvalidRequest(
-                f"the prompt has {num_prompt_tokens} tokens and the KV pool holds {capacity} "
-                f"({self.pool.num_blocks} blocks of {self.pool.block_size}), one of which the answer needs; "
-                f"shorten the prompt by {num_prompt_tokens + 1 - capacity} tokens or raise --kv-memory",
-                param="messages",
-            )
-        room = min(self.context_length, capacity) - num_prompt_tokens
-        return room if params.max_tokens is None else min(params.max_tokens, room)
+        return answer_room(num_prompt_tokens, params, pool=self.pool, context_length=self.context_length)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence, whose `max_output_tokens` came from this scheduler.

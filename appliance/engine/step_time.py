@@ -48,7 +48,8 @@ class StepTimeModel:
         return self._expected_s(load)
 
     def _expected_s(self, load: StepLoad) -> float:
-        return sum(map(mul, self._coefficients, load.features))
+        expected_s: float = sum(map(mul, self._coefficients, load.features))
+        return expected_s
 
     def observe(self, load: StepLoad, step_s: float) -> None:
         """Learn from one step."""
