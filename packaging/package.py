@@ -29,6 +29,7 @@ from appliance.download.pull import ensure_model  # noqa: E402
 from appliance.download.store import ModelStore  # noqa: E402
 from appliance.runtime.cpu_loading import SHIPPED_NAME  # noqa: E402
 from kernels.cpu.build import Compiler, build, this_machine  # noqa: E402
+from kernels.cpu.limits import LIMITS_NAME, build_limits  # noqa: E402
 
 WORK = CHECKOUT / "build" / "package"
 # One time for everything that records one: 2020-01-01.
@@ -77,10 +78,13 @@ def build_tree(flavour: str) -> Path:
     zig = Compiler((sys.executable, "-m", "ziglang", "c++"), is_zig=True)
     compiled = build(WORK / "native" / "builds", compiler=zig)
     shutil.copyfile(compiled, native)
+    limits = native.with_stem(LIMITS_NAME)
+    build_limits(limits, compiler=zig)
     say("collecting")
     modules = WORK / "modules.json"
     environment = os.environ | {
         "APPLIANCE_NATIVE": str(native),
+        "APPLIANCE_LIMITS": str(limits),
         "APPLIANCE_FLAVOUR": flavour,
         "APPLIANCE_MODULES": str(modules),
         "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH,

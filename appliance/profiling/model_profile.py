@@ -1,6 +1,5 @@
 """Loads a model and profiles it: steps at several batch sizes, limits of the machine, a verdict for each."""
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -104,8 +103,7 @@ def _limits(wishes: LoadWishes, report: Report) -> tuple[Limits, str]:
         return Limits(), "limits are measured on the CPU only"
     report("measuring the machine's limits", None)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            found = measure_limits(Path(folder), wishes.num_threads)
+        found = measure_limits(wishes.library_folder, wishes.num_threads)
     except (BuildError, OSError) as error:
         return Limits(), str(error)
     products = found.get(PRODUCTS_GOP_S)

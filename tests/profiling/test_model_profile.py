@@ -61,6 +61,7 @@ def test_each_stage_is_timed_and_a_slow_one_shows(tmp_path: Path) -> None:
 def test_the_command_writes_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", "false")  # no minutes of measuring: a compiler that refuses is told
     model = str(write_tiny_llama(tmp_path / "tiny.gguf"))
     flame, page, drawing = (tmp_path / name for name in ("f.json", "p.html", "r.svg"))
