@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         exit_code: int = getattr(importlib.import_module(module_name), function_name)(args)
     except ApplianceError as error:
         print(f"appliance: {error.message}", file=sys.stderr)  # noqa: T201  # the command line's own words
-        _show_without_terminal(error)
+        _show_without_terminal(args, error.message)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -43,14 +43,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output is gone, as with `| head`: nobody is left to tell.
         sys.stderr.close()
         return 0
+    except Exception as error:  # the outermost frame: without a terminal nobody would see the traceback
+        _show_without_terminal(args, f"{type(error).__name__}: {error}")
+        raise
     return exit_code
 
 
-def _show_without_terminal(error: ApplianceError) -> None:
+def _show_without_terminal(args: argparse.Namespace, message: str) -> None:
+    """A double-click is `serve`; other commands have somebody who reads them, a script perhaps."""
     from appliance import desktop
 
-    if desktop.is_desktop_start():
-        desktop.show_failure(error.message)
+    if "no_dashboard" in args and not args.no_dashboard and desktop.is_desktop_start():
+        desktop.show_failure(message)
 
 
 def with_default_command(arguments: list[str]) -> list[str]:

@@ -59,6 +59,8 @@ def configure_logs(*, as_json: bool, file: Path | None = None) -> None:
         except OSError:
             pass
     handler.setFormatter(formatter)
+    # A line that a full disk does not take is lost; a traceback in its place helps nobody.
+    logging.raiseExceptions = False
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for noisy in ("httpx", "httpcore", "uvicorn.error", "filelock", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

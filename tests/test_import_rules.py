@@ -133,9 +133,10 @@ RULES = {
     ),
     "appliance.__main__": Rule(ours=appliance("commands config desktop errors")),
     "appliance.first_run": Rule(ours=appliance("catalog config paths")),
-    "appliance.desktop": Rule(ours=("appliance.paths",)),
+    "appliance.other_programs": Rule(ours=("appliance.paths",)),
+    "appliance.desktop": Rule(ours=appliance("other_programs paths")),
     "appliance.installation": Rule(ours=appliance("formats.appended_model paths")),
-    "appliance.service": Rule(ours=appliance("errors paths")),
+    "appliance.service": Rule(ours=appliance("errors other_programs paths")),
 }
 
 

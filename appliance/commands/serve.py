@@ -1,8 +1,10 @@
 """`appliance serve`: the server, and the dashboard where there is a terminal."""
 
 import argparse
+import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 
 from appliance import desktop
@@ -16,6 +18,7 @@ from appliance.model_overrides import ModelOverrides
 from appliance.serve import Appliance, open_appliance, stop_at_once
 
 _POLL_S = 0.2
+_IDLE_POLL_S = 2.0  # signals end the wait where the system lets them; Windows looks once in so long
 EXIT_INTERRUPTED = 130  # a second Ctrl-C
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
@@ -26,12 +29,12 @@ def serve(args: argparse.Namespace) -> int:
     # With a certificate of its own the dashboard could not check who answers: it is attached by its name.
     wants_dashboard = not settings.no_dashboard and settings.tls_cert is None
     has_dashboard = wants_dashboard and sys.stdin.isatty() and sys.stdout.isatty()
-    is_desktop = desktop.is_desktop_start()
+    is_desktop = not settings.no_dashboard and desktop.is_desktop_start()
     try:
         appliance = open_appliance(settings, ModelOverrides.read(settings_file_of(args)))
     except PortTaken as error:
         if is_desktop and error.appliance_url is not None:
-            desktop.open_page(error.appliance_url)  # a second double-click
+            _open_page(error.appliance_url)  # a second double-click
             return 0
         if has_dashboard and error.appliance_url is not None:
             return _offer_to_attach(error, error.appliance_url, settings.api_key)
@@ -45,7 +48,15 @@ def _say_welcome(settings: Settings) -> None:
     import psutil
 
     for line in welcome(settings, Catalog.load(), psutil.virtual_memory().available):
-        print(line, flush=True)
+        _say(line)
+
+
+def _say(text: str) -> None:
+    """Print a line. That nobody reads it, or that it lies on a full disk, ends no server."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for as long as the process lives
 
 
 def _serve_with_dashboard(appliance: Appliance, settings: Settings) -> int:
@@ -72,10 +83,10 @@ def _serve_headless(appliance: Appliance, settings: Settings, *, is_desktop: boo
     configure_logs(as_json=settings.json_logs, file=desktop.log_file() if is_desktop else None)
     _drain_on_signals(appliance)
     appliance.start()
-    if is_desktop:
-        desktop.open_page(appliance.url)  # it shows how loading goes
-    print(f"Listening on {appliance.url}, loading {settings.model}", flush=True)
+    _say(f"Listening on {appliance.url}, loading {settings.model}")
     _say_welcome(settings)
+    if is_desktop:
+        _open_page(appliance.url)  # it shows how loading goes
     while not appliance.loaded.wait(_POLL_S):
         if appliance.is_drained():
             return 0
@@ -85,10 +96,14 @@ def _serve_headless(appliance: Appliance, settings: Settings, *, is_desktop: boo
             desktop.show_failure(appliance.failure.message)
         return appliance.failure.exit_code
     if appliance.model_id is not None:
-        print(f"Ready: point OpenAI clients at {appliance.url}/v1, model {appliance.model_id}", flush=True)
-    while not appliance.wait_drained(_POLL_S):
+        _say(f"Ready: point OpenAI clients at {appliance.url}/v1, model {appliance.model_id}")
+    while not appliance.wait_drained(_IDLE_POLL_S):
         pass
     return 0
+
+
+def _open_page(url: str) -> None:
+    desktop.open_page(url, otherwise=f"The appliance serves at {url}, and no browser could be started here.")
 
 
 def _drain_on_signals(appliance: Appliance) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from appliance.errors import ApplianceError
+from appliance.other_programs import environment_of_others
 
 
 class ServiceError(ApplianceError):
@@ -51,7 +52,9 @@ def call(*command: str) -> str:
         raise ServiceError(
             f"this system has no {command[0]}; start `appliance serve` from its own start-up files"
         )
-    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (fixed names)
+    result = subprocess.run(  # noqa: S603  (fixed names)
+        command, env=environment_of_others(), capture_output=True, text=True, check=False
+    )
     if result.returncode:
         said = (result.stderr.strip() or result.stdout.strip()).replace("\n", "; ")
         raise ServiceError(f"`{' '.join(command)}` failed: {said}")

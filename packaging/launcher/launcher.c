@@ -74,6 +74,7 @@ static int unpack(FILE *file, const struct bundle *bundle, const char *folder, c
     char partial[MAX_PATH_BYTES];
     snprintf(partial, sizeof partial, "%s/%s.partial", folder, id);
     platform_remove_tree(partial);
+    if (!platform_rename(tree, partial)) platform_remove_tree(partial); /* what a cleaner left of it */
     uint64_t needed = bundle->unpacked_bytes + SPARE_BYTES, available = platform_free_bytes(folder);
     if (available < needed)
         return refuse(EXIT_CANNOT_UNPACK,
@@ -116,6 +117,17 @@ static int choose_folder(const char *named, char *folder) {
     return refuse(EXIT_CANNOT_UNPACK, "there is no folder to unpack into; tried %s; name one with --unpack-to", tried);
 }
 
+/* Locks the version: shared where its tree is whole, exclusive to unpack it. Of a tree with files missing too,
+ * unless it is running: then that program waits for nobody, and the next start repairs it. */
+static long lock_version(const char *lock_path, const char *tree, int *is_whole) {
+    int is_damaged = !*is_whole && platform_is_folder(tree);
+    if (!is_damaged) return platform_lock(lock_path, *is_whole ? LOCK_SHARED : LOCK_EXCLUSIVE, 1);
+    long lock = platform_lock(lock_path, LOCK_EXCLUSIVE, 0);
+    if (lock != -1) return lock;
+    *is_whole = 1;
+    return platform_lock(lock_path, LOCK_SHARED, 1);
+}
+
 /* Makes sure that the tree is there and stays while this process lives. 0 or an exit code. */
 static int ensure_tree(FILE *file, const struct bundle *bundle, const char *folder, char *tree) {
     char id[ID_CHARS + 1], lock_path[MAX_PATH_BYTES];
@@ -124,20 +136,20 @@ static int ensure_tree(FILE *file, const struct bundle *bundle, const char *fold
         return refuse(EXIT_CANNOT_UNPACK, "the path %s is too long", folder);
     snprintf(lock_path, sizeof lock_path, "%s/%s.lock", folder, id);
     for (;;) {
-        int is_there = platform_is_folder(tree);
-        long lock = platform_lock(lock_path, is_there ? LOCK_SHARED : LOCK_EXCLUSIVE, 1);
-        if (lock < 0 && is_there) return 0; /* a read-only folder that somebody has filled */
+        /* Cleaners of caches delete single files. */
+        int is_whole = platform_tree_bytes(tree) >= bundle->unpacked_bytes;
+        long lock = lock_version(lock_path, tree, &is_whole);
+        if (lock < 0 && is_whole) return 0; /* a read-only folder that somebody has filled */
         if (lock < 0)
             return refuse(EXIT_CANNOT_UNPACK, "cannot write in %s: %s; name another folder with --unpack-to", folder,
                           platform_last_error());
+        if (is_whole && platform_is_folder(tree)) return 0;
         /* While this process waited, another may have unpacked it, or removed it. */
-        int is_there_now = platform_is_folder(tree);
-        if (is_there && is_there_now) return 0;
-        if (!is_there && !is_there_now) {
+        if (!is_whole && platform_tree_bytes(tree) < bundle->unpacked_bytes) {
             int exit_code = unpack(file, bundle, folder, id, tree);
             if (exit_code) return exit_code;
         }
-        if (!is_there && !platform_relock(lock, LOCK_SHARED) && platform_is_folder(tree)) return 0;
+        if (!is_whole && !platform_relock(lock, LOCK_SHARED) && platform_is_folder(tree)) return 0;
         platform_unlock(lock);
     }
 }

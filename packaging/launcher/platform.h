@@ -18,6 +18,8 @@ int platform_cache_folder(int n, char *path);
 int platform_make_folders(const char *path);
 int platform_make_folder(const char *path);
 int platform_is_folder(const char *path);
+/* The sizes of all files below a folder, links left out; 0 where it is not there. */
+uint64_t platform_tree_bytes(const char *path);
 /* Whether a folder is ours alone: no link, our own, writable by nobody else. */
 int platform_is_private(const char *path);
 uint64_t platform_free_bytes(const char *folder);

@@ -66,6 +66,20 @@ int platform_is_folder(const char *path) {
     return !stat(path, &status) && S_ISDIR(status.st_mode);
 }
 
+static uint64_t tree_bytes;
+
+static int add_size(const char *path, const struct stat *status, int kind, struct FTW *place) {
+    (void)path, (void)place;
+    if (kind == FTW_F && S_ISREG(status->st_mode)) tree_bytes += (uint64_t)status->st_size;
+    return 0;
+}
+
+uint64_t platform_tree_bytes(const char *path) {
+    tree_bytes = 0;
+    nftw(path, add_size, 16, FTW_PHYS);
+    return tree_bytes;
+}
+
 int platform_make_folders(const char *path) {
     char part[MAX_PATH_BYTES];
     snprintf(part, sizeof part, "%s", path);

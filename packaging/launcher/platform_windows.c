@@ -106,6 +106,29 @@ int platform_rename(const char *from, const char *to) {
     return -1;
 }
 
+static uint64_t wide_tree_bytes(const wchar_t *path) {
+    wchar_t pattern[MAX_PATH_BYTES], child[MAX_PATH_BYTES];
+    WIN32_FIND_DATAW entry;
+    uint64_t total = 0;
+    swprintf(pattern, MAX_PATH_BYTES, L"%ls\\*", path);
+    HANDLE search = FindFirstFileW(pattern, &entry);
+    if (search == INVALID_HANDLE_VALUE) return 0;
+    do {
+        if (!wcscmp(entry.cFileName, L".") || !wcscmp(entry.cFileName, L"..")) continue;
+        swprintf(child, MAX_PATH_BYTES, L"%ls\\%ls", path, entry.cFileName);
+        total += entry.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY
+                     ? wide_tree_bytes(child)
+                     : (uint64_t)entry.nFileSizeHigh << 32 | entry.nFileSizeLow;
+    } while (FindNextFileW(search, &entry));
+    FindClose(search);
+    return total;
+}
+
+uint64_t platform_tree_bytes(const char *path) {
+    wchar_t wide[MAX_PATH_BYTES];
+    return widen(path, wide) ? 0 : wide_tree_bytes(wide);
+}
+
 static void remove_wide(const wchar_t *path) {
     wchar_t pattern[MAX_PATH_BYTES], child[MAX_PATH_BYTES];
     WIN32_FIND_DATAW entry;

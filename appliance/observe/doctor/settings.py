@@ -11,7 +11,7 @@ from appliance.errors import BadSetting
 from appliance.observe.doctor.finding import Finding, failed, passed, warned
 
 # Read by the launcher and the packaged program, not settings.
-_OTHER_VARIABLES = {"APPLIANCE_EXECUTABLE"}
+_OTHER_VARIABLES = {"APPLIANCE_EXECUTABLE", "APPLIANCE_UNPACK_TO"}
 
 
 def check_settings(file: Path, problem: BadSetting | None) -> Finding:
@@ -27,8 +27,8 @@ def check_settings(file: Path, problem: BadSetting | None) -> Finding:
 
 def check_environment(environment: Mapping[str, str], names: Collection[str]) -> Finding:
     """Find variables that look like settings and are none: a misspelt one is silently ignored."""
-    known = {ENVIRONMENT_PREFIX + name.upper() for name in names} | _OTHER_VARIABLES
-    given = sorted(v for v in environment if v.startswith(ENVIRONMENT_PREFIX))
+    known = {ENVIRONMENT_PREFIX + name.upper() for name in names}
+    given = sorted(v for v in environment if v.startswith(ENVIRONMENT_PREFIX) and v not in _OTHER_VARIABLES)
     unknown = [v for v in given if v not in known]
     if not unknown:
         return passed("environment", f"{len(given)} settings in it: {', '.join(given) or 'none'}")
