@@ -6,12 +6,14 @@ packages for these hundred lines; its decoder checks them in the tests.
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from appliance.observe.spans import Span, Value
 
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
 _INTERNAL, _SERVER = 1, 2
 _STATUS_ERROR = 2
+_SMALL = tuple(bytes([value]) for value in range(128))  # numbers of one byte; a tag is one up to field 15
 
 
 def encode_request(spans: Sequence[Span], resource: Mapping[str, Value], scope: str, version: str) -> bytes:
@@ -37,7 +39,13 @@ def _span(span: Span) -> bytes:
 
 
 def _attributes(field: int, values: Mapping[str, Value]) -> bytes:
-    return b"".join(_message(field, _text(1, key) + _message(2, _value(v))) for key, v in values.items())
+    return b"".join([_message(field, _name(key) + _message(2, _value(v))) for key, v in values.items()])
+
+
+@lru_cache(maxsize=256)
+def _name(key: str) -> bytes:
+    """An attribute's name: there are two dozen, which every span has again."""
+    return _text(1, key)
 
 
 def _value(value: Value) -> bytes:
@@ -57,18 +65,20 @@ def _text(field: int, text: str) -> bytes:
 
 
 def _message(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | _BYTES) + _varint(len(content)) + content
+    return _SMALL[field << 3 | _BYTES] + _varint(len(content)) + content
 
 
 def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3 | _VARINT) + _varint(value % 2**64)  # a negative one in two's complement
+    return _SMALL[field << 3 | _VARINT] + _varint(value % 2**64)  # a negative one in two's complement
 
 
 def _fixed(field: int, eight_bytes: bytes) -> bytes:
-    return _varint(field << 3 | _FIXED64) + eight_bytes
+    return _SMALL[field << 3 | _FIXED64] + eight_bytes
 
 
 def _varint(value: int) -> bytes:
+    if value < len(_SMALL):
+        return _SMALL[value]
     parts = bytearray()
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)

@@ -41,7 +41,9 @@ class TraceExporter:
     ) -> None:
         self._url = url
         self._share = share
-        self._headers = {**headers, "content-type": "application/x-protobuf"}
+        self._client = httpx.Client(
+            headers={**headers, "content-type": "application/x-protobuf"}, timeout=_TIMEOUT_S
+        )
         self._resource = resource
         self._version = version
         self._worker = BatchWorker[list[Span]]("traces", self._send, most_queued=_MOST_QUEUED)
@@ -53,6 +55,7 @@ class TraceExporter:
 
     def close(self) -> None:
         self._worker.close()
+        self._client.close()
 
     def finished(self, context: RequestContext, status: int) -> None:
         """Queue the request's spans if it is one of those that are traced."""
@@ -77,7 +80,7 @@ class TraceExporter:
     def _post(self, body: bytes) -> tuple[str, bool]:
         """Return what went wrong, if anything, and whether it may go well another time."""
         try:
-            answer = httpx.post(self._url, content=body, headers=self._headers, timeout=_TIMEOUT_S)
+            answer = self._client.post(self._url, content=body)
         except httpx.HTTPError as error:
             return str(error) or type(error).__name__, True
         if answer.is_success:

@@ -108,6 +108,7 @@ def test_a_collector_that_is_away_gets_the_spans_once_more_and_one_warning(
         assert sender._send([sender._worker._queue.get_nowait()])
         assert sender._send([])  # refused for good: given up
         assert sender._send([])
+        sender.close()
     assert collector.spans == []
     warnings = [record for record in caplog.records if record.levelname == "WARNING"]
     assert ["it answered 503" in record.getMessage() for record in warnings] == [True]
