@@ -16,20 +16,24 @@ struct Span {
   int32_t first_limit; // slots that the first row sees
 };
 
-// One step's attention under one window. `singles` are one token each and are shared out split by split, so
-// that one long context keeps every thread busy; `tiles` are many tokens and are handed out whole.
+// One step's attention under one window. `shared` are shared out split by split, so that one long context
+// keeps every thread busy: single tokens, and a few of a prompt. `tiles` are handed out whole, where there are
+// enough of them. Which tokens are in which does not depend on the window.
 struct AttentionPlan {
   int32_t window = 0;
-  std::vector<Span> singles;
-  std::vector<int64_t> unit_starts; // by single, one more at the end: units are [single][kv head][split]
+  std::vector<Span> shared;
+  std::vector<int64_t> unit_starts; // by shared span, one more at the end: units are [span][kv head][split]
+  std::vector<int64_t> work_starts; // the same, a unit counted once for each of its tokens
   std::vector<Span> tiles;
   int64_t num_units() const { return unit_starts.back(); }
+  int64_t num_work() const { return work_starts.back(); }
+  size_t span_of(int64_t unit) const;
+  int64_t unit_of(int64_t work) const; // the first unit that begins there or later
   int first_split(const Span& span) const;
   int num_splits(const Span& span) const;
 };
 
-// `only_singles`: every token is a single, for steps too small to hand out in tiles.
 AttentionPlan make_plan(const acpu_step& step, int window, int num_kv_heads, int tile_rows,
-                        bool only_singles);
+                        int num_threads);
 
 } // namespace acpu

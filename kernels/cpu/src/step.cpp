@@ -24,13 +24,14 @@ StepRun::StepRun(Model& model, const acpu_step& step)
     size_t at = 0;
     while (at < plans_.size() && plans_[at].window != window) ++at;
     if (at == plans_.size())
-      plans_.push_back(make_plan(step, window, config_.num_kv_heads, tile_rows, is_small_));
+      plans_.push_back(make_plan(step, window, config_.num_kv_heads, tile_rows, threads_));
     plan_of_layer_.push_back(static_cast<int>(at));
     next_tile_[layer].store(0, std::memory_order_relaxed);
   }
-  single_of_row_.assign(step.num_tokens, -1);
-  for (size_t i = 0; i < plans_[0].singles.size(); ++i)
-    single_of_row_[plans_[0].singles[i].first_row] = static_cast<int32_t>(i);
+  shared_of_row_.assign(step.num_tokens, -1);
+  for (size_t i = 0; i < plans_[0].shared.size(); ++i)
+    for (int row = 0; row < plans_[0].shared[i].num_rows; ++row)
+      shared_of_row_[plans_[0].shared[i].first_row + row] = static_cast<int32_t>(i);
   sequence_of_row_.resize(step.num_tokens);
   for (int s = 0; s < step.num_sequences; ++s) {
     std::fill(&sequence_of_row_[0] + step.query_starts[s], &sequence_of_row_[0] + step.query_starts[s + 1],
@@ -43,9 +44,9 @@ StepRun::StepRun(Model& model, const acpu_step& step)
 void StepRun::prepare_memory() {
   model_.grow_scratch(step_.num_tokens);
   memory_.rewind();
-  int64_t units = 0;
-  for (const AttentionPlan& plan : plans_) units = std::max(units, plan.num_units());
-  const size_t states = static_cast<size_t>(units) * model_.num_groups();
+  int64_t work = 0;
+  for (const AttentionPlan& plan : plans_) work = std::max(work, plan.num_work());
+  const size_t states = static_cast<size_t>(work) * model_.num_groups();
   partial_states_ = memory_.array<SplitState>(states);
   partial_outputs_ = memory_.array<float>(states * config_.head_size);
   const size_t row_bytes = static_cast<size_t>(config_.vocab_size) * sizeof(float);
@@ -210,7 +211,7 @@ void StepRun::attention_block(Worker& w, int layer) {
     write_pages(w.thread, layer, shape);
     barrier();
   }
-  attend_singles(w.thread, layer, shape, plan);
+  attend_shared(w.thread, layer, shape, plan);
   attend_tiles(layer, shape, plan);
   barrier();
   finish_attention(w, plan);

@@ -39,36 +39,35 @@ AttentionTile StepRun::tile_of(const Span& span, int layer, int head) const {
   return tile;
 }
 
-// The slots of a unit that begins a head, for prefetching; `single` is not after it.
-NextSlots StepRun::slots_of_unit(const AttentionPlan& plan, size_t single, int64_t unit, int64_t end) const {
+// The slots of a unit that begins a head, for prefetching; the span `at` is not after it.
+NextSlots StepRun::slots_of_unit(const AttentionPlan& plan, size_t at, int64_t unit, int64_t end) const {
   if (unit >= end) return {};
-  while (plan.unit_starts[single + 1] <= unit) ++single;
-  const Span& span = plan.singles[single];
-  const int splits = plan.num_splits(span),
-            head = static_cast<int>((unit - plan.unit_starts[single]) / splits);
+  while (plan.unit_starts[at + 1] <= unit) ++at;
+  const Span& span = plan.shared[at];
+  const int splits = plan.num_splits(span), head = static_cast<int>((unit - plan.unit_starts[at]) / splits);
   return {step_.block_tables + int64_t{span.sequence} * step_.max_blocks, head,
           plan.first_split(span) * kSplit, span.first_limit};
 }
 
-void StepRun::attend_singles(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan) {
-  const Range own = share(plan.num_units(), thread, threads_);
-  const auto& starts = plan.unit_starts;
-  size_t single = std::upper_bound(starts.begin(), starts.end(), own.begin) - starts.begin() - 1;
-  for (int64_t unit = own.begin; unit < own.end;) {
-    while (starts[single + 1] <= unit) ++single;
-    const Span& span = plan.singles[single];
-    const int splits = plan.num_splits(span);
-    const int head = static_cast<int>((unit - starts[single]) / splits);
-    const int split = static_cast<int>((unit - starts[single]) % splits);
-    const int count = static_cast<int>(std::min<int64_t>(splits - split, own.end - unit));
+void StepRun::attend_shared(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan) {
+  const Range work = share(plan.num_work(), thread, threads_);
+  const int64_t end = plan.unit_of(work.end);
+  int64_t unit = plan.unit_of(work.begin);
+  for (size_t at = plan.span_of(unit); unit < end;) {
+    while (plan.unit_starts[at + 1] <= unit) ++at;
+    const Span& span = plan.shared[at];
+    const int64_t of_span = unit - plan.unit_starts[at];
+    const int splits = plan.num_splits(span), head = static_cast<int>(of_span / splits);
+    const int split = static_cast<int>(of_span % splits);
+    const int count = static_cast<int>(std::min<int64_t>(splits - split, end - unit));
     if (writes_in_place_ && split + count == splits) write_row(layer, shape, span.first_row, head);
     AttentionTile tile = tile_of(span, layer, head);
     tile.first_split = plan.first_split(span) + split;
     tile.end_split = tile.first_split + count;
-    const int64_t at = unit * shape.num_groups;
-    tile.next = slots_of_unit(plan, single, unit + count, own.end);
-    level_.attend(model_.kv[layer], shape, tile, true, partial_states_ + at,
-                  partial_outputs_ + at * config_.head_size);
+    const int64_t state = (plan.work_starts[at] + of_span * span.num_rows) * shape.num_groups;
+    tile.next = slots_of_unit(plan, at, unit + count, end);
+    level_.attend(model_.kv[layer], shape, tile, true, partial_states_ + state,
+                  partial_outputs_ + state * config_.head_size);
     unit += count;
   }
 }
@@ -99,16 +98,18 @@ void StepRun::attend_tiles(int layer, const HeadShape& shape, const AttentionPla
   }
 }
 
-void StepRun::merge_single(const AttentionPlan& plan, size_t single, float* out) {
-  const int splits = plan.num_splits(plan.singles[single]), groups = model_.num_groups(),
-            size = config_.head_size;
+// Puts a row's splits together, in their order.
+void StepRun::merge_row(const AttentionPlan& plan, size_t at, int row, float* out) {
+  const Span& span = plan.shared[at];
+  const int splits = plan.num_splits(span), groups = model_.num_groups(), size = config_.head_size;
   alignas(64) float merged[kMaxHeadSize];
   for (int head = 0; head < config_.num_heads; ++head) {
     SplitState state = {-INFINITY, 0.0f};
     for (int split = 0; split < splits; ++split) {
-      const int64_t unit = plan.unit_starts[single] + int64_t{head / groups} * splits + split;
-      const int64_t at = unit * groups + head % groups;
-      level_.merge(&state, merged, partial_states_ + at, partial_outputs_ + at * size, size);
+      const int64_t unit = int64_t{head / groups} * splits + split;
+      const int64_t from =
+          (plan.work_starts[at] + unit * span.num_rows + row - span.first_row) * groups + head % groups;
+      level_.merge(&state, merged, partial_states_ + from, partial_outputs_ + from * size, size);
     }
     if (state.max == -INFINITY) std::memset(merged, 0, sizeof merged);
     normalize(state, merged, out + head * size, size);
@@ -120,8 +121,8 @@ void StepRun::finish_attention(Worker& w, const AttentionPlan& plan) {
   const int width = model_.query_width();
   for (int row = static_cast<int>(rows.begin); row < rows.end; ++row) {
     const float* from = scratch_.attended + static_cast<int64_t>(row) * width;
-    if (single_of_row_[row] >= 0) {
-      merge_single(plan, single_of_row_[row], w.row);
+    if (shared_of_row_[row] >= 0) {
+      merge_row(plan, shared_of_row_[row], row, w.row);
       from = w.row;
     }
     level_.quantize(from, 0, width, w.attended_act, row, row + 1);

@@ -98,10 +98,10 @@ class StepRun {
   void write_row(int layer, const HeadShape& shape, int row, int head);
   void write_pages(int thread, int layer, const HeadShape& shape);
   AttentionTile tile_of(const Span& span, int layer, int head) const;
-  NextSlots slots_of_unit(const AttentionPlan& plan, size_t single, int64_t unit, int64_t end) const;
-  void attend_singles(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan);
+  NextSlots slots_of_unit(const AttentionPlan& plan, size_t at, int64_t unit, int64_t end) const;
+  void attend_shared(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan);
   void attend_tiles(int layer, const HeadShape& shape, const AttentionPlan& plan);
-  void merge_single(const AttentionPlan& plan, size_t single, float* out);
+  void merge_row(const AttentionPlan& plan, size_t at, int row, float* out);
   void finish_attention(Worker& w, const AttentionPlan& plan);
   void run_head(Worker& w);
   void pick_tokens(int thread, int first, int count, const float* logits);
@@ -117,7 +117,7 @@ class StepRun {
   Arena& memory_;
   std::vector<AttentionPlan> plans_;
   std::vector<int> plan_of_layer_;
-  std::vector<int32_t> single_of_row_; // -1: the row is in a tile
+  std::vector<int32_t> shared_of_row_; // -1: the row is in a tile
   std::vector<int32_t> sequence_of_row_;
   std::vector<std::atomic<int>> next_tile_;  // by layer
   std::vector<std::atomic<int>> next_piece_; // by product: four of each layer, then the head's chunks
