@@ -66,17 +66,23 @@ class LatencyRecorder:
 class SequenceTiming:
     """One sequence's clock, from its request's last byte in. Feeds the recorder as it goes.
 
-    Made when its sequence was just submitted. `gaps` counts its gaps with those of the same model.
+    `submitted_s` is when its sequence was submitted, now by default. `gaps` counts its gaps with those of the
+    same model.
     """
 
     def __init__(
-        self, recorder: LatencyRecorder, *, received_s: float, gaps: Histogram | None = None
+        self,
+        recorder: LatencyRecorder,
+        *,
+        received_s: float,
+        submitted_s: float | None = None,
+        gaps: Histogram | None = None,
     ) -> None:
         self.clock = recorder.clock
         self._recorder = recorder
         self._gaps = gaps
         self._received_s = received_s
-        self._submitted_s = recorder.clock()
+        self._submitted_s = recorder.clock() if submitted_s is None else submitted_s
         self._first_arrival_s: float | None = None
         self._last_arrival_s: float | None = None
         self._num_tokens = 0

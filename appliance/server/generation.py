@@ -284,6 +284,8 @@ def start_generations(
     the protocol calls the prompt. Raises what `Engine.submit` raises: InvalidRequest, QueueFull, NotReady.
     """
     streams: list[TokenStream] = []
+    # Before, not after: the engine may have begun by the time that this thread goes on.
+    submitted_s = latency.clock()
     try:
         for first in range(0, len(requests), num_per_prompt):
             choices = requests[first : first + num_per_prompt]
@@ -303,7 +305,9 @@ def start_generations(
             error.param = prompt_field
         raise
     gaps = latency.requests.of_model(model.model_id).gap
-    timings = [SequenceTiming(latency, received_s=received_s, gaps=gaps) for _ in requests]
+    timings = [
+        SequenceTiming(latency, received_s=received_s, submitted_s=submitted_s, gaps=gaps) for _ in requests
+    ]
     generations = [
         _generation(model, index, request, stream, timing, deadline_s)
         for index, (request, stream, timing) in enumerate(zip(requests, streams, timings, strict=True))
