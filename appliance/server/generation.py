@@ -305,12 +305,10 @@ def start_generations(
             error.param = prompt_field
         raise
     gaps = latency.requests.of_model(model.model_id).gap
-    timings = [
-        SequenceTiming(latency, received_s=received_s, submitted_s=submitted_s, gaps=gaps) for _ in requests
-    ]
+    timing_of = partial(SequenceTiming, latency, received_s=received_s, submitted_s=submitted_s, gaps=gaps)
     generations = [
-        _generation(model, index, request, stream, timing, deadline_s)
-        for index, (request, stream, timing) in enumerate(zip(requests, streams, timings, strict=True))
+        _generation(model, index, request, stream, timing_of(), deadline_s)
+        for index, (request, stream) in enumerate(zip(requests, streams, strict=True))
     ]
     return GenerationGroup(generations, num_per_prompt=num_per_prompt, service_class=service_class)
 
