@@ -5,9 +5,9 @@ Names begin with `vllm:` where boards for such servers expect them, else with `a
 
 from collections.abc import Iterable, Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from litestar import Request, Response, route
+from litestar import Response, route
 from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 
@@ -82,22 +82,24 @@ def metrics_routes(state: ApplianceState, responses: ResponseCounts) -> list[HTT
     collector = StateCollector(state, responses)
 
     @route("/metrics", http_method=_LOOK, sync_to_thread=True)
-    def get_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
-        body, content_type = exposition(collector, request.headers.get("accept", ""))
+    def get_metrics() -> Response[bytes]:
+        body, content_type = exposition(collector)
         return Response(body, headers={"content-type": content_type})
 
     return [get_metrics]
 
 
-def exposition(collector: StateCollector, accept: str) -> tuple[bytes, str]:
-    """The body and its type, in the format that the scraper prefers."""
+def exposition(collector: StateCollector) -> tuple[bytes, str]:
+    """The body and its type: the plain text format, which every scraper reads.
+
+    In OpenMetrics the library writes the colons of names as underscores, and no board finds them.
+    """
     from prometheus_client import CollectorRegistry
-    from prometheus_client.exposition import choose_encoder
+    from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
-    encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 
 
 def _gauges(snapshots: dict[str, EngineSnapshot]) -> Iterable["Metric"]:

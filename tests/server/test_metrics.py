@@ -11,13 +11,15 @@ from litestar.testing import TestClient
 from appliance.server.schemas import FinishedRequests
 from server.rig import MODEL_ID, Rig, chat
 
+# What a Prometheus sends: it must not be answered in a format that spoils the names.
+ACCEPTED = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 BOARD = Path(__file__).resolve().parents[2] / "packaging" / "grafana" / "appliance.json"
 
 
 def scraped(client: TestClient) -> dict[str, float]:
     from prometheus_client.parser import text_string_to_metric_families
 
-    answer = client.get("/metrics")
+    answer = client.get("/metrics", headers={"accept": ACCEPTED})
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=")
     families = text_string_to_metric_families(answer.text)
