@@ -81,6 +81,9 @@ class Settings:
     kv_memory: MemoryAmount | None = setting(
         None, "KV pool: a size or a share of free memory", metavar="2GiB|60%"
     )
+    swap_memory: MemoryAmount | None = setting(
+        None, "main memory where preempted requests wait on a GPU: a size, or a share of free", metavar="SIZE"
+    )
     context: int | None = setting(None, "longest sequence in tokens; the model's own by default", minimum=16)
     max_sequences: int = setting(32, "most sequences generated at once", minimum=1, maximum=4096)
     step_tokens: int = setting(512, "most tokens computed in one step", minimum=16, maximum=65536)

@@ -12,19 +12,22 @@ import torch
 
 from appliance import paths
 from appliance.catalog import ModelFile
-from appliance.config import Settings
+from appliance.config import MemoryAmount, Settings
 from appliance.engine.assembly import Policies, make_scheduler
 from appliance.engine.batch import Batch, ScheduledSequence
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
+from appliance.engine.swap_space import HostMemory
 from appliance.errors import BadSetting
 from appliance.formats.model_file import open_model_file
 from appliance.model_pool import ALL_ROOM, ModelDefaults, ModelFacts, ResidentModel, Room
 from appliance.observe.resources import ProcessResources
 from appliance.precision_map import map_file, read_map
 from appliance.quality import Quality, read_quality, variant_of
-from appliance.runtime.kv_cache import plan_kv
+from appliance.runtime.backend import Backend
+from appliance.runtime.host_pages import SwappingBackend
+from appliance.runtime.kv_cache import human_size, plan_kv
 from appliance.runtime.kv_policy import KVChoice, choose_kv, wanted_tokens
 from appliance.runtime.loading import LoadedBackend, LoadWishes, Report, load_backend
 from appliance.runtime.precision import select_device
@@ -37,6 +40,7 @@ from appliance.text.purpose import read_purpose
 from appliance.text.tokenizer import Tokenizer
 
 _WARM_UP_TOKENS = 8
+_MOST_SWAP_BYTES = 4 * 2**30
 logger = logging.getLogger(__name__)
 
 
@@ -218,6 +222,9 @@ def _start_engine(
     runner = ModelRunner(backend)
     report("warming up", None)
     warm_up(runner)
+    host = swap_places(
+        backend, settings.swap_memory, block_bytes=kv.plan.block_bytes, most_places=kv.plan.num_blocks
+    )
     scheduler = make_scheduler(
         BlockPool(
             kv.plan.num_blocks,
@@ -229,10 +236,36 @@ def _start_engine(
         step_tokens=settings.step_tokens,
         context_length=context_length,
         queue_limit=settings.queue,
+        host=host,
     )
     engine = Engine(runner, scheduler, queue_limit=settings.queue)
     engine.start()
     return engine
+
+
+def swap_places(
+    backend: Backend, wish: MemoryAmount | None, *, block_bytes: int, most_places: int
+) -> HostMemory | None:
+    """Allocate places in main memory for blocks of a pool that is on a card; None where it is not.
+
+    Without a wish: an eighth of what is free, up to 4 GiB. It is locked in memory, so no more is useful than
+    the pool has.
+    """
+    if backend.device.type == "cpu" or not isinstance(backend, SwappingBackend):
+        return None
+    free_bytes = ProcessResources().read_memory().available_bytes
+    num_bytes = min(_MOST_SWAP_BYTES, free_bytes // 8)
+    if wish is not None:
+        num_bytes = wish.num_bytes if wish.num_bytes is not None else int(free_bytes * (wish.share or 0))
+    num_places = min(most_places, num_bytes // block_bytes)
+    if num_places < 1:
+        return None
+    block_s = backend.attach_host(num_places)
+    logger.info(
+        "%s of main memory keep %d blocks of preempted requests; %.2f ms a block",
+        *(human_size(num_places * block_bytes), num_places, 1e3 * block_s),
+    )
+    return HostMemory(num_places=num_places, block_s=block_s)
 
 
 def _policies(settings: Settings) -> Policies:

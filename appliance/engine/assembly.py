@@ -8,6 +8,7 @@ from appliance.engine.headroom import Headroom
 from appliance.engine.policy import FairOrder
 from appliance.engine.scheduler import Scheduler
 from appliance.engine.step_budget import AdaptiveBudget, FixedBudget
+from appliance.engine.swap_space import HostMemory
 from appliance.engine.triage import SHORT_WORK_TOKENS, Triage
 
 
@@ -42,6 +43,7 @@ def make_scheduler(
     context_length: int,
     queue_limit: int = 256,
     enable_prefix_cache: bool = True,
+    host: HostMemory | None = None,
 ) -> Scheduler:
     """Return a scheduler over `pool`; with ALL_OFF it is first come, first served in full steps."""
     windows = AdmissionWindows() if policies.uses_classes and policies.uses_windows else None
@@ -55,5 +57,6 @@ def make_scheduler(
         order=FairOrder(patience_s=policies.patience_s, queue_limit=queue_limit, windows=windows),
         budget=AdaptiveBudget(step_tokens, slowdown=slowdown) if slowdown else FixedBudget(step_tokens),
         headroom=Headroom(policies.headroom),
+        host=host,
         triage=Triage(short_work_tokens=policies.short_work_tokens, uses_classes=policies.uses_classes),
     )

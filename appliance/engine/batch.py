@@ -18,6 +18,14 @@ class BlockCopy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostCopy:
+    """Copy one block's content, in every layer, to a place in host memory, or back."""
+
+    block: BlockId
+    place: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRead:
     """What to read of a prompt's positions from `first` on, but for the last, whose row chooses a token.
 
@@ -77,9 +85,14 @@ class ScheduledSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One step: any mix of prompt chunks and single next tokens."""
+    """One step: any mix of prompt chunks and single next tokens.
+
+    Before it computes, its blocks are copied: `saves`, then `restores`, then `block_copies`.
+    """
 
     sequences: tuple[ScheduledSequence, ...]
+    saves: tuple[HostCopy, ...] = ()
+    restores: tuple[HostCopy, ...] = ()
 
     @property
     def num_new_tokens(self) -> int:

@@ -8,13 +8,15 @@ shared block first gets a copy of it: `grow` sets a spare block aside, `own_next
 from appliance.engine.batch import BlockCopy
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.sequence import BlockId, Sequence, SequenceStatus
+from appliance.engine.swap_space import SwapSpace
 
 
 class BlockTables:
     """The one who changes `block_table`, `spare_block` and `num_computed_tokens` of sequences."""
 
-    def __init__(self, pool: BlockPool, *, enable_prefix_cache: bool = True) -> None:
+    def __init__(self, pool: BlockPool, swap: SwapSpace, *, enable_prefix_cache: bool = True) -> None:
         self._pool = pool
+        self._swap = swap
         self._enable_prefix_cache = enable_prefix_cache
 
     def claim(self, sequence: Sequence, *, num_left_over: int) -> bool:
@@ -26,6 +28,7 @@ class BlockTables:
         sequence.block_table, sequence.num_computed_tokens = self._shared_prefix(sequence)
         missing = self._num_missing(sequence)
         if missing + num_left_over <= self._pool.num_available and self.grow(sequence):
+            self._restore(sequence)
             return True
         self.release(sequence)
         return False
@@ -62,12 +65,13 @@ class BlockTables:
         size = self._pool.block_size
         first = sequence.num_computed_tokens // size
         sequence.num_computed_tokens += num_new
-        if not self._enable_prefix_cache:
-            return
-        for index in range(first, sequence.num_computed_tokens // size):
-            parent = sequence.block_table[index - 1] if index else None
-            tokens = sequence.token_ids[index * size : (index + 1) * size]
-            self._pool.publish(sequence.block_table[index], tokens, parent=parent, salt=sequence.cache_salt)
+        if self._enable_prefix_cache and first < sequence.num_computed_tokens // size:
+            self._publish(sequence, first)
+
+    def publish_restored(self, sequence: Sequence) -> None:
+        """Publish what came back from host memory, now that it is there."""
+        if self._enable_prefix_cache:
+            self._publish(sequence, 0)
 
     def forget(self, sequence: Sequence) -> None:
         """Let nobody match this sequence's blocks any more: their content is in doubt."""
@@ -79,6 +83,22 @@ class BlockTables:
         sequence.block_table, sequence.spare_block = [], None
         sequence.num_computed_tokens = 0
 
+    def _publish(self, sequence: Sequence, first: int) -> None:
+        size = self._pool.block_size
+        for index in range(first, sequence.num_computed_tokens // size):
+            parent = sequence.block_table[index - 1] if index else None
+            tokens = sequence.token_ids[index * size : (index + 1) * size]
+            self._pool.publish(sequence.block_table[index], tokens, parent=parent, salt=sequence.cache_salt)
+
+    def _restore(self, sequence: Sequence) -> None:
+        """Fill what was not found in the pool from host memory, if it is kept there."""
+        num_saved = self._swap.num_saved_tokens(sequence)
+        if num_saved <= sequence.num_computed_tokens:
+            self._swap.forget(sequence)
+            return
+        first = sequence.num_computed_tokens // self._pool.block_size
+        sequence.num_computed_tokens = self._swap.restore(sequence, first)
+
     def _shared_prefix(self, sequence: Sequence) -> tuple[list[BlockId], int]:
         """Return blocks, with a reference each, and how many tokens they hold computed for this one."""
         if sequence.params.reads_prompt:
@@ -89,6 +109,8 @@ class BlockTables:
         num_matched = len(matched) * self._pool.block_size
         leader, num_prompt = sequence.fork_of, sequence.num_prompt_tokens
         if leader is None or not has_computed_prompt(leader) or num_matched >= num_prompt - 1:
+            return matched, num_matched
+        if self._swap.num_saved_tokens(sequence):
             return matched, num_matched
         self._pool.free(matched)
         forked = leader.block_table[: self._pool.blocks_for(num_prompt)]

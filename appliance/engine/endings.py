@@ -1,5 +1,7 @@
 """When a sequence is over: out of time, or with its last token. Knows no queue."""
 
+from collections.abc import Sequence as SequenceOf
+
 from appliance.engine.sequence import FinishReason, Sequence
 
 
@@ -18,3 +20,24 @@ def reason_to_finish(sequence: Sequence) -> FinishReason | None:
     if sequence.token_ids[-1] in params.stop_token_ids and sequence.num_output_tokens > params.min_tokens:
         return FinishReason.STOP
     return FinishReason.LENGTH if sequence.num_output_tokens >= sequence.max_output_tokens else None
+
+
+def take_tokens(sequence: Sequence, token_ids: SequenceOf[int]) -> FinishReason | None:
+    """Append sampled tokens, and those that must follow, up to the one that ends it; say why it does.
+
+    Forced tokens are computed in the next step together, like a piece of a prompt. Raises ConstraintError.
+    """
+    constraint = sequence.constraint
+    while token_ids:
+        for token_id in token_ids:
+            sequence.token_ids.append(token_id)
+            reason = reason_to_finish(sequence)
+            if constraint is not None and reason is not FinishReason.STOP:
+                constraint.advance([token_id])
+                reason = FinishReason.STOP if constraint.is_done else reason
+            if reason is not None:
+                return reason
+        if constraint is None or sequence.params.num_logprobs is not None:
+            return None
+        token_ids = constraint.forced()
+    return None

@@ -16,8 +16,9 @@ from appliance.engine.batch import Batch, FailureKind, Runner, SequenceOutput, S
 from appliance.engine.constraint import Constraint
 from appliance.engine.counters import Counters
 from appliance.engine.reporting import take_snapshot
-from appliance.engine.scheduler import Scheduler, SequenceUpdate
+from appliance.engine.scheduler import Scheduler
 from appliance.engine.sequence import FinishReason, SamplingParams, Sequence, SequenceId, ServiceClass
+from appliance.engine.sequence_update import SequenceUpdate
 from appliance.engine.stats import EngineSnapshot
 from appliance.engine.stream import MOST_UNREAD, FinishEvent, TokenEvent, TokenStream
 from appliance.engine.waiting_queue import QueuePlace

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from appliance.engine.admission_window import TARGETS_S
 from appliance.engine.counters import Counters
 from appliance.engine.scheduler import Scheduler
 from appliance.engine.sequence import Lane, Sequence, ServiceClass
@@ -33,6 +34,9 @@ def take_snapshot(scheduler: Scheduler, counters: Counters, now_s: float) -> Eng
         num_allocations=scheduler.pool.counters.num_allocations,
         num_refused_allocations=scheduler.pool.counters.num_refused_allocations,
         num_evicted_blocks=scheduler.pool.counters.num_evicted_blocks,
+        num_host_places=scheduler.swap.num_places,
+        num_used_host_places=scheduler.swap.num_used_places,
+        num_saved_blocks=scheduler.swap.num_saved_blocks,
         sequences=tuple(_sequence_snapshot(sequence, now_s) for sequence in live),
         step_tokens=scheduler.step_tokens,
         num_budget_tokens=scheduler.prompt_budget,
@@ -51,6 +55,9 @@ def _class_snapshots(
             num_waiting_short=count[each, Lane.SHORT, "waiting"],
             num_waiting_long=count[each, Lane.LONG, "waiting"],
             num_refused=counters.num_refused[each],
+            num_started=scheduler.starts.num_started[each],
+            num_in_time=scheduler.starts.num_in_time[each],
+            target_s=TARGETS_S[each],
             admission_window_s=scheduler.admission_window_s(each),
         )
         for each in ServiceClass

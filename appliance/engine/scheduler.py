@@ -6,8 +6,6 @@ preemption are all that one rule.
 """
 
 from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 from itertools import chain
 
 from appliance.engine.answer_room import answer_room
@@ -18,12 +16,11 @@ from appliance.engine.batch import (
     SequenceOutput,
     StepFailure,
     StepResult,
-    TokenLogprobs,
 )
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.block_tables import BlockTables, has_computed_prompt, held_blocks
 from appliance.engine.constraint import ConstraintError
-from appliance.engine.endings import reason_to_finish
+from appliance.engine.endings import take_tokens
 from appliance.engine.followers import Followers
 from appliance.engine.headroom import Headroom
 from appliance.engine.lateness import Lateness
@@ -38,22 +35,12 @@ from appliance.engine.sequence import (
     SequenceStatus,
     ServiceClass,
 )
+from appliance.engine.sequence_update import SequenceUpdate
+from appliance.engine.start_counts import StartCounts
 from appliance.engine.step_budget import FixedBudget, StepBudget
+from appliance.engine.swap_space import HostMemory, SwapSpace
 from appliance.engine.triage import Triage
 from appliance.engine.waiting_queue import WaitingQueue
-
-
-@dataclass(slots=True, kw_only=True)  # not frozen for speed, as ScheduledSequence is not
-class SequenceUpdate:
-    """What a step gave one sequence; whether and why it ended is told by the sequence."""
-
-    sequence: Sequence
-    token_ids: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] | None = None
-    hidden_state: tuple[float, ...] | None = None
-    ends_with_stop_token: bool = False
-    failure: StepFailure | None = None
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class Scheduler:
@@ -75,6 +62,7 @@ class Scheduler:
         budget: StepBudget | None = None,
         headroom: Headroom | None = None,
         triage: Triage | None = None,
+        host: HostMemory | None = None,
     ) -> None:
         if min(max_sequences, step_tokens, context_length) < 1:
             raise ValueError("max_sequences, step_tokens and context_length must be at least 1")
@@ -86,7 +74,8 @@ class Scheduler:
         self.num_preemptions = 0
         self.num_prompt_tokens = 0  # of sequences that started, prefix hits included
         self.num_prefix_hit_tokens = 0
-        self._tables = BlockTables(pool, enable_prefix_cache=enable_prefix_cache)
+        self.swap = SwapSpace(host)
+        self._tables = BlockTables(pool, self.swap, enable_prefix_cache=enable_prefix_cache)
         self._order = order or ArrivalOrder()
         self._budget = budget or FixedBudget(step_tokens)
         self._headroom = headroom or Headroom(share=0.0)
@@ -95,6 +84,7 @@ class Scheduler:
         self.prompt_budget = step_tokens  # prompt tokens that the last step might compute
         self._followers = Followers()
         self._readings = PromptReadings()
+        self.starts = StartCounts()
         self._lateness = Lateness()
         self._running: dict[SequenceId, Sequence] = {}
         self._in_flight: frozenset[SequenceId] = frozenset()
@@ -200,19 +190,23 @@ class Scheduler:
         shares = [*stream_shares, *self._readings.cut(share_out(prompts, budget))]
         assert shares or not self.num_live, "live sequences but no work"
         self._in_flight = frozenset(sequence.sequence_id for sequence, _ in shares)
-        return Batch(sequences=tuple([self._scheduled(sequence, num_new) for sequence, num_new in shares]))
+        sequences = tuple([self._scheduled(sequence, num_new) for sequence, num_new in shares])
+        saves, restores = self.swap.take_copies()
+        return Batch(sequences=sequences, saves=saves, restores=restores)
 
     def update(self, batch: Batch, result: StepResult, now_s: float = 0.0) -> list[SequenceUpdate]:
         """Take in a step's result, in the batch's order, and say what each sequence got from it."""
         assert self._in_flight == {s.sequence_id for s in batch.sequences}, "not the batch in flight"
         self._in_flight = frozenset()
         self._budget.observe(batch, now_s - self._scheduled_s)
+        self._settle_copies(result)
         pairs = zip(batch.sequences, result.outputs, strict=True)
         return [self._apply(scheduled, output, now_s) for scheduled, output in pairs]
 
     def check_invariants(self) -> None:
         """Assert that every block is accounted for and every sequence is in one consistent state."""
         self.pool.check_invariants(map(held_blocks, self.live_sequences()))
+        self.swap.check_invariants(s.sequence_id for s in self.waiting)
         assert len(self._running) <= self.max_sequences
         for sequence in chain(self.waiting, self._followers):
             assert sequence.status is SequenceStatus.WAITING
@@ -235,13 +229,38 @@ class Scheduler:
                 self._preempt(next(reversed(self._running.values())))
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Send a running sequence back to the head of the queue with its tokens; they are computed again."""
+        """Send a running sequence back to the head of the queue with its tokens.
+
+        What was computed of them is kept in host memory or computed again, whichever takes less time.
+        """
         assert len(self._running) > 1, "a lone sequence outgrew the pool"
+        num_computed = sequence.num_computed_tokens
+        if self.swap.num_places:
+            recompute_s = self._budget.prompt_s(num_computed)
+            self.swap.save(sequence, self.pool.blocks_for(num_computed), recompute_s)
+        self._return_to_queue(sequence)
+
+    def _return_to_queue(self, sequence: Sequence) -> None:
         self._leave(sequence)
         sequence.status = SequenceStatus.WAITING
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.add_first(sequence)
+
+    def _settle_copies(self, result: StepResult) -> None:
+        """After a step that failed as a whole nobody knows whether its copies were made: compute again."""
+        moved = self.swap.settle()
+        if not moved:
+            return
+        has_failed = any(o.failure and o.failure.kind is FailureKind.RUNNER for o in result.outputs)
+        served = {output.sequence_id for output in result.outputs}
+        for sequence in [s for s in self.live_sequences() if s.sequence_id in moved]:
+            if not has_failed:
+                self._tables.publish_restored(sequence)
+                continue
+            self.swap.forget(sequence)
+            if sequence.sequence_id in self._running.keys() - served:
+                self._return_to_queue(sequence)
 
     def _prompt_budget(self, streams: list[Sequence], prompts: list[Sequence]) -> int:
         if prompts or (self.waiting and len(self._running) < self.max_sequences):
@@ -283,6 +302,7 @@ class Scheduler:
         sequence.status = SequenceStatus.RUNNING
         if sequence.started_s is None:  # a resumed sequence finds its own blocks: no hit of the prompt
             sequence.started_s = now_s
+            self.starts.count(sequence, now_s)
             sequence.num_prefix_hit_tokens = sequence.num_computed_tokens
             self.num_prompt_tokens += sequence.num_prompt_tokens
             self.num_prefix_hit_tokens += sequence.num_prefix_hit_tokens
@@ -332,11 +352,12 @@ class Scheduler:
             hidden_state = self._readings.mean_state(sequence, hidden_state)
         failure = None
         try:
-            self._take(sequence, output.token_ids)
+            reason = take_tokens(sequence, output.token_ids)
         except ConstraintError as error:
             failure = StepFailure(kind=FailureKind.CONSTRAINT, message=str(error))
-            sequence.failure = failure.message
-            self._finish(sequence, FinishReason.ERROR)
+            reason, sequence.failure = FinishReason.ERROR, failure.message
+        if reason is not None:
+            self._finish(sequence, reason)
         taken = tuple(sequence.token_ids[first:])
         if taken:
             sequence.last_token_s = now_s
@@ -353,23 +374,6 @@ class Scheduler:
             prompt_logprobs=prompt_logprobs if taken else (),
         )
 
-    def _take(self, sequence: Sequence, token_ids: SequenceOf[int]) -> None:
-        """Forced tokens are computed in the next step together, like a piece of a prompt."""
-        constraint = sequence.constraint
-        while token_ids:
-            for token_id in token_ids:
-                sequence.token_ids.append(token_id)
-                reason = reason_to_finish(sequence)
-                if constraint is not None and reason is not FinishReason.STOP:
-                    constraint.advance([token_id])
-                    reason = FinishReason.STOP if constraint.is_done else reason
-                if reason is not None:
-                    self._finish(sequence, reason)
-                    return
-            if constraint is None or sequence.params.num_logprobs is not None:
-                return
-            token_ids = constraint.forced()
-
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         self._leave(sequence)
         sequence.status = SequenceStatus.FINISHED
@@ -377,6 +381,7 @@ class Scheduler:
         self._triage.ended(sequence)
         self._readings.forget(sequence)
         self._lateness.ended(sequence)
+        self.swap.forget(sequence)
         heir = self._followers.succeed(sequence)
         if heir is not None:
             self.waiting.add_first(heir)

@@ -27,6 +27,9 @@ class ClassSnapshot:
     num_waiting_short: int  # by lane: expected work up to the limit, or beyond
     num_waiting_long: int
     num_refused: int  # since the start, for a full queue
+    num_started: int  # since the start
+    num_in_time: int  # of those, after no more than the wait that the class is promised
+    target_s: float  # that wait
     admission_window_s: float | None  # None without windows
 
 
@@ -60,6 +63,9 @@ class EngineSnapshot:
     num_allocations: int
     num_refused_allocations: int
     num_evicted_blocks: int
+    num_host_places: int  # for blocks of preempted sequences in main memory; 0 without a GPU
+    num_used_host_places: int
+    num_saved_blocks: int  # since the start, to there
     sequences: tuple[SequenceSnapshot, ...]
     step_tokens: int
     num_budget_tokens: int

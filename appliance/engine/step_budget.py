@@ -28,6 +28,9 @@ class StepBudget(Protocol):
     def observe(self, batch: Batch, step_s: float) -> None:
         """Take note of how long a step took."""
 
+    def prompt_s(self, num_tokens: int) -> float | None:
+        """What computing so many tokens of one prompt is expected to take; None before that is known."""
+
 
 class FixedBudget:
     """Fills every step up to `step_tokens`."""
@@ -46,6 +49,9 @@ class FixedBudget:
 
     def observe(self, batch: Batch, step_s: float) -> None:
         pass
+
+    def prompt_s(self, num_tokens: int) -> float | None:  # noqa: ARG002  # it looks at no times
+        return None
 
 
 class AdaptiveBudget:
@@ -81,6 +87,17 @@ class AdaptiveBudget:
 
     def observe(self, batch: Batch, step_s: float) -> None:
         self._model.observe(_load_of(batch), step_s)
+
+    def prompt_s(self, num_tokens: int) -> float | None:
+        if self._model.num_observed < _FEWEST_OBSERVED:
+            return None
+        num_steps = -(-num_tokens // self._step_tokens)
+        load = StepLoad(
+            context_tokens=num_tokens * (num_steps - 1) // 2,
+            prompt_tokens=num_tokens,
+            prompt_pairs=num_tokens**2 // 2,
+        )
+        return self._model.predict_s(load)
 
     def _slowdown_for(self, num_streams: int, num_without_token: int) -> float:
         fair = 1.0 + num_without_token / num_streams

@@ -5,9 +5,10 @@ from typing import Protocol
 
 import torch
 
-from appliance.engine.batch import BlockCopy
+from appliance.engine.batch import BlockCopy, HostCopy
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import Decoder, DecoderWeights, ForwardInputs, ForwardOutputs
+from appliance.runtime.host_pages import HostPages
 from appliance.runtime.kv_cache import allocate_kv, copy_blocks
 from kernels.kv_layout import KVLayout, LayerKV
 from kernels.ops import Ops
@@ -41,6 +42,7 @@ class EagerBackend:
         self._layout = layout
         self._device = weights.embedding.device
         self._pages: tuple[LayerKV, ...] = ()
+        self._host: HostPages | None = None
 
     @property
     def kv_layout(self) -> KVLayout:
@@ -58,6 +60,16 @@ class EagerBackend:
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         copy_blocks(self._pages, copies)
+
+    def attach_host(self, num_places: int) -> float:
+        self._host = HostPages(self._pages, num_places)
+        return self._host.block_s()
+
+    @torch.inference_mode()
+    def swap_blocks(self, saves: Sequence[HostCopy], restores: Sequence[HostCopy]) -> None:
+        assert self._host is not None, "no places were attached"
+        self._host.save(saves)
+        self._host.restore(restores)
 
     @torch.inference_mode()
     def forward(self, inputs: ForwardInputs) -> ForwardOutputs:

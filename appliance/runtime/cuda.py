@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from appliance.engine.batch import BlockCopy
+from appliance.engine.batch import BlockCopy, HostCopy
 from appliance.errors import NotEnoughMemory
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import Decoder, DecoderWeights, ForwardInputs, ForwardOutputs
@@ -16,6 +16,7 @@ from appliance.runtime.batch_sampler import RowRules, choose_rows
 from appliance.runtime.decode_buffers import DecodeBuffers
 from appliance.runtime.decode_graphs import DecodeGraphs
 from appliance.runtime.graph_capture import GraphCapture
+from appliance.runtime.host_pages import HostPages
 from appliance.runtime.kv_cache import allocate_kv
 from appliance.runtime.rehearsal import largest_prompt
 from kernels.kv_layout import KVLayout, KVOrder, LayerKV
@@ -53,6 +54,7 @@ class CudaBackend:
         self._context_length = context_length
         self._new_capture = None if config.experts is not None else new_capture
         self._pages: tuple[LayerKV, ...] = ()
+        self._host: HostPages | None = None
         self._graphs: DecodeGraphs | None = None
 
     @property
@@ -99,7 +101,7 @@ class CudaBackend:
 
     def detach_kv(self) -> None:
         """Give the pool and the recordings back."""
-        self._graphs, self._pages = None, ()
+        self._graphs, self._pages, self._host = None, (), None
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -143,6 +145,17 @@ class CudaBackend:
             targets = torch.tensor([copy.target for copy in group]).to(self._device)
             for layer in self._pages:
                 self._ops.copy_blocks(sources, targets, layer)
+
+    @torch.inference_mode()
+    def attach_host(self, num_places: int) -> float:
+        self._host = HostPages(self._pages, num_places)
+        return self._host.block_s()
+
+    @torch.inference_mode()
+    def swap_blocks(self, saves: Sequence[HostCopy], restores: Sequence[HostCopy]) -> None:
+        assert self._host is not None, "no places were attached"
+        self._host.save(saves)
+        self._host.restore(restores)
 
     @torch.inference_mode()
     def forward(self, inputs: ForwardInputs) -> ForwardOutputs:

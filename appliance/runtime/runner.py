@@ -21,6 +21,7 @@ from appliance.errors import DeviceLost
 from appliance.model.decoder import ForwardOutputs
 from appliance.runtime.backend import Backend
 from appliance.runtime.batch_sampler import NOT_FINITE_ID, RowRules, choose_rows
+from appliance.runtime.host_pages import SwappingBackend
 from appliance.runtime.inputs import build_inputs
 from appliance.runtime.masks import MaskFiller, Masks
 from appliance.runtime.prompt_rows import merged, read_rows, split
@@ -61,6 +62,9 @@ class ModelRunner:
     def launch(self, batch: Batch) -> Pending:
         with _device_faults():
             # Once, whatever becomes of the step: a block copied again would lack what was written since.
+            if batch.saves or batch.restores:
+                assert isinstance(self._backend, SwappingBackend), "this backend has no places"
+                self._backend.swap_blocks(batch.saves, batch.restores)
             self._backend.copy_blocks(batch.block_copies)
             return self._start(batch) or FinishedStep(batch=batch, result=self._run_in_parts(batch))
 

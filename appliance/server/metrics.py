@@ -38,6 +38,7 @@ _COUNTERS: tuple[tuple[str, str], ...] = (
     ("appliance_requests_rejected", "Sequences refused for a full queue or too long a wait"),
     ("appliance_requests_failed", "Sequences that failed"),
     ("appliance_kv_blocks_evicted", "Reusable pages given to others"),
+    ("appliance_kv_blocks_saved", "Pages of preempted sequences copied to main memory"),
 )
 _HISTOGRAMS: tuple[tuple[str, str, str], ...] = (
     ("vllm:time_to_first_token_seconds", "ttft", "From a request's last byte in to its first token out"),
@@ -74,6 +75,7 @@ class StateCollector:
         snapshots = {model.model_id: model.engine.snapshot() for model in self._state.pool.list()}
         yield from _gauges(snapshots)
         yield from _counters(snapshots)
+        yield from _classes(snapshots)
         yield from _histograms(self._state.latency.requests.models())
 
 
@@ -128,10 +130,36 @@ def _counters(snapshots: dict[str, EngineSnapshot]) -> Iterable["Metric"]:
             engine.num_rejected,
             engine.num_failed,
             engine.num_evicted_blocks,
+            engine.num_saved_blocks,
         )
         for family, value in zip(families, values, strict=True):
             family.add_metric([model], value)
     return families
+
+
+def _classes(snapshots: dict[str, EngineSnapshot]) -> Iterable["Metric"]:
+    """By service class, and where they wait by lane too."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    labels = [_LABEL, "service_class"]
+    waiting = GaugeMetricFamily("appliance_class_waiting", "Waiting sequences", labels=[*labels, "lane"])
+    window = GaugeMetricFamily(
+        "appliance_class_window_seconds", "Least time between admissions while classes compete", labels=labels
+    )
+    started = CounterMetricFamily("appliance_class_started", "Sequences that started", labels=labels)
+    in_time = CounterMetricFamily("appliance_class_in_time", "Those that met the target", labels=labels)
+    refused = CounterMetricFamily("appliance_class_refused", "Refused for a full queue", labels=labels)
+    for model, engine in snapshots.items():
+        for each in engine.classes:
+            values = [model, each.service_class.value]
+            waiting.add_metric([*values, "short"], each.num_waiting_short)
+            waiting.add_metric([*values, "long"], each.num_waiting_long)
+            started.add_metric(values, each.num_started)
+            in_time.add_metric(values, each.num_in_time)
+            refused.add_metric(values, each.num_refused)
+            if each.admission_window_s is not None:
+                window.add_metric(values, each.admission_window_s)
+    return waiting, window, started, in_time, refused
 
 
 def _histograms(models: dict[str, ModelHistograms]) -> Iterable["Metric"]:

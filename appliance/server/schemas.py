@@ -100,6 +100,9 @@ class KVSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     refused_allocations: int = 0
     evicted_blocks: int = 0
     prefix_hit_rate: float | None = None  # of the prompts' tokens; None before the first
+    host_blocks: int = 0  # places in main memory for blocks of preempted requests; 0 without a GPU
+    used_host_blocks: int = 0
+    saved_blocks: int = 0  # blocks that were copied there
 
 
 class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +119,23 @@ class GpuSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     memory_total_bytes: int
     utilization_percent: float | None = None
     temperature_c: float | None = None
+
+
+class ClassCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """One service class, since the start. Those started `in_time` waited no longer than `target_s`.
+
+    The window is the least time between admissions while classes compete; null where windows are off.
+    """
+
+    service_class: Literal["gold", "silver", "bronze"]
+    running: int
+    waiting_short: int  # by lane: short requests have one of their own
+    waiting_long: int
+    started: int
+    in_time: int
+    refused: int
+    target_s: float
+    window_s: float | None = None
 
 
 class LiveSequence(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +180,7 @@ class SystemSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     throughput: Throughput | None = None
     latency: LatencySnapshot | None = None
     kv: KVSnapshot | None = None
+    classes: tuple[ClassCounts, ...] = ()  # gold, silver, bronze
     memory: MemorySnapshot | None = None
     gpus: tuple[GpuSnapshot, ...] = ()
     sequences: tuple[LiveSequence, ...] = ()

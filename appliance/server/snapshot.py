@@ -8,13 +8,14 @@ import msgspec
 
 from appliance import __version__
 from appliance.engine.percentiles import PercentileReading
-from appliance.engine.stats import EngineSnapshot, SequenceSnapshot
+from appliance.engine.stats import ClassSnapshot, EngineSnapshot, SequenceSnapshot
 from appliance.model_pool import ResidentModel
 from appliance.observe.gpus import GpuMonitor
 from appliance.observe.latency import LatencyReading
 from appliance.observe.resources import ProcessResources
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.schemas import (
+    ClassCounts,
     GpuSnapshot,
     KVSnapshot,
     LatencySnapshot,
@@ -75,6 +76,7 @@ class SnapshotSource:
             throughput=_throughput(engine) if engine else None,
             latency=_latency(self._state.latency.read()),
             kv=_kv(engine, model.facts.kv_pool_bytes) if engine and model else None,
+            classes=tuple(map(_class, engine.classes)) if engine else (),
             memory=msgspec.convert(self._resources.read_memory(), MemorySnapshot, from_attributes=True),
             gpus=tuple(msgspec.convert(gpu, GpuSnapshot, from_attributes=True) for gpu in self._gpus.read()),
             sequences=tuple(map(_sequence, engine.sequences)) if engine else (),
@@ -136,6 +138,23 @@ def _kv(engine: EngineSnapshot, pool_bytes: int) -> KVSnapshot:
         refused_allocations=engine.num_refused_allocations,
         evicted_blocks=engine.num_evicted_blocks,
         prefix_hit_rate=engine.prefix_hit_rate,
+        host_blocks=engine.num_host_places,
+        used_host_blocks=engine.num_used_host_places,
+        saved_blocks=engine.num_saved_blocks,
+    )
+
+
+def _class(counts: ClassSnapshot) -> ClassCounts:
+    return ClassCounts(
+        service_class=counts.service_class.value,
+        running=counts.num_running,
+        waiting_short=counts.num_waiting_short,
+        waiting_long=counts.num_waiting_long,
+        started=counts.num_started,
+        in_time=counts.num_in_time,
+        refused=counts.num_refused,
+        target_s=counts.target_s,
+        window_s=counts.admission_window_s,
     )
 
 

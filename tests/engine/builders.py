@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from appliance.engine.batch import Batch
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
-from appliance.engine.scheduler import Scheduler, SequenceUpdate
+from appliance.engine.scheduler import Scheduler
 from appliance.engine.sequence import SamplingParams, Sequence, SequenceId, ServiceClass
+from appliance.engine.sequence_update import SequenceUpdate
+from appliance.engine.step_budget import FixedBudget
 from appliance.engine.stream import MOST_UNREAD, FinishEvent, TokenEvent, TokenStream
+from appliance.engine.swap_space import HostMemory
 from engine.scripted_runner import ScriptedRunner
 
 _sequence_ids = itertools.count(1)
@@ -25,6 +28,11 @@ class FakeClock:
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
+
+
+class _SecondAToken(FixedBudget):
+    def prompt_s(self, num_tokens: int) -> float | None:
+        return float(num_tokens)
 
 
 @dataclass
@@ -95,9 +103,14 @@ def make_bench(
     context_length: int = 128,
     enable_prefix_cache: bool = True,
     vocab_size: int = 1000,
+    num_places: int = 0,
+    block_s: float = 0.001,
 ) -> Bench:
+    """`num_places` blocks may wait in host memory, `block_s` each way; a prompt token takes a second."""
     scheduler = Scheduler(
         BlockPool(num_blocks, block_size),
+        budget=_SecondAToken(step_tokens),
+        host=HostMemory(num_places=num_places, block_s=block_s) if num_places else None,
         max_sequences=max_sequences,
         step_tokens=step_tokens,
         context_length=context_length,

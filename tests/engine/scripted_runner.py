@@ -63,6 +63,7 @@ class ScriptedRunner:
         self.batches: deque[Batch] = deque(maxlen=_NUM_KEPT_BATCHES)
         self._sleep = sleep
         self._kv: list[int | None] = [None] * (num_blocks * block_size)
+        self._host: dict[int, list[int | None]] = {}
 
     def launch(self, batch: Batch) -> ScriptedPending:
         self.num_steps += 1
@@ -93,6 +94,10 @@ class ScriptedRunner:
 
     def _copy_blocks(self, batch: Batch) -> None:
         size = self.block_size
+        for save in batch.saves:
+            self._host[save.place] = self._kv[save.block * size : (save.block + 1) * size]
+        for restore in batch.restores:
+            self._kv[restore.block * size : (restore.block + 1) * size] = self._host[restore.place]
         for copy in batch.block_copies:
             source, target = copy.source * size, copy.target * size
             self._kv[target : target + size] = self._kv[source : source + size]

@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from appliance.engine.batch import FailureKind, StepFailure
+from appliance.engine.batch import FailureKind, SequenceOutput, StepFailure, StepResult
 from appliance.engine.sequence import FinishReason, SamplingParams, Sequence
 from appliance.errors import InvalidRequest
 from engine.builders import Bench, make_bench, output
@@ -28,6 +28,7 @@ class Traffic(RuleBasedStateMachine):
         step_tokens=st.integers(1, 11),
         context_length=st.integers(2, 40),
         enable_prefix_cache=st.booleans(),
+        num_places=st.integers(0, 6),
     )
     def build(self, **shape: int) -> None:
         self.bench = make_bench(vocab_size=5, **shape)
@@ -127,6 +128,16 @@ class Traffic(RuleBasedStateMachine):
         runner.fail = lambda _: None
         assert next(s for s in self.sequences if s.sequence_id == chosen).is_finished
 
+    @precondition(lambda self: self.bench.scheduler.num_live)
+    @rule()
+    def step_that_fails_as_a_whole(self) -> None:
+        """Nothing of it was done, not even its copies to and from host memory."""
+        scheduler = self.bench.scheduler
+        batch = scheduler.schedule()
+        failure = StepFailure(kind=FailureKind.RUNNER, message="the device failed")
+        outputs = (SequenceOutput(sequence_id=s.sequence_id, failure=failure) for s in batch.sequences)
+        scheduler.update(batch, StepResult(outputs=tuple(outputs)))
+
     @invariant()
     def blocks_are_accounted_for(self) -> None:
         if self.sequences:
@@ -146,6 +157,7 @@ class Traffic(RuleBasedStateMachine):
             self.outputs_are_those_of_solo_runs()
             assert all(sequence.is_finished for sequence in self.sequences)
             assert self.bench.scheduler.pool.num_used == 0
+            assert self.bench.scheduler.swap.num_used_places == 0
 
 
 Traffic.TestCase.settings = settings(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from appliance.engine.batch import Batch, BlockCopy, ScheduledSequence
+from appliance.engine.batch import Batch, BlockCopy, HostCopy, ScheduledSequence
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.errors import NotEnoughMemory
 from appliance.formats.gguf import read_gguf
@@ -231,3 +231,25 @@ def test_copies_that_touch_each_other_keep_their_order(parts: tuple[ModelConfig,
         backend._pages[1].keys[1] = 5.0
     backend.copy_blocks([copy(1, 2), copy(2, 3)])
     assert backend._pages[1].keys[3].eq(5.0).all()
+
+
+def test_blocks_that_waited_in_main_memory_serve_the_same_step(
+    parts: tuple[ModelConfig, DecoderWeights],
+) -> None:
+    backend = backend_of(parts, Recorder())
+    backend.attach_kv(NUM_BLOCKS)
+    assert backend.attach_host(2) > 0
+    prompt, following = scheduled(0, 0, 20), scheduled(0, 20, 1)
+    backend.forward(inputs_of([prompt]))
+    expected = _logits(backend, following)
+    blocks = prompt.block_table
+    backend.swap_blocks([HostCopy(block=block, place=i) for i, block in enumerate(blocks)], [])
+    elsewhere = (BlockId(1), BlockId(2))
+    backend.swap_blocks([], [HostCopy(block=block, place=i) for i, block in enumerate(elsewhere)])
+    assert torch.equal(_logits(backend, replace(following, block_table=elsewhere)), expected)
+
+
+def _logits(backend: CudaBackend, sequence: ScheduledSequence) -> torch.Tensor:
+    logits = backend.forward(inputs_of([sequence])).logits
+    assert logits is not None
+    return logits.clone()

@@ -50,6 +50,19 @@ def test_metrics_count_what_was_answered(rig: Rig, client: TestClient) -> None:
     assert found["appliance_ready"] == 1
 
 
+def test_each_service_class_is_counted(client: TestClient) -> None:
+    for tier in ("priority", "flex", "flex"):
+        client.post("/v1/chat/completions", json=chat(service_tier=tier))
+    found = scraped(client)
+    started = {each: found[f"appliance_class_started_total {each}"] for each in ("gold", "silver", "bronze")}
+    assert started == {"gold": 1, "silver": 0, "bronze": 2}
+    assert found["appliance_class_in_time_total bronze"] == 2
+    assert found["appliance_class_refused_total gold"] == found["appliance_class_waiting long gold"] == 0
+    classes = client.get("/system/v1/snapshot").json()["classes"]
+    assert [(each["service_class"], each["started"]) for each in classes] == list(started.items())
+    assert all(each["started"] == each["in_time"] for each in classes)
+
+
 def test_a_scrape_before_the_model_is_there_works(rig: Rig, client: TestClient) -> None:
     rig.state.pool.remove(MODEL_ID)
     assert scraped(client)["appliance_uptime_seconds"] > 0
@@ -78,7 +91,7 @@ def test_requests_are_told_stage_by_stage(rig: Rig, client: TestClient) -> None:
     assert request.receive_s > 0
     assert (request.model, request.reason, request.service_class) == (MODEL_ID, "stop", "silver")
     assert request.request_id.startswith("chatcmpl-")
-    assert request.prefill_s >= 0.01
+    assert request.prefill_s > 0
     # The first token may be seen late on a busy machine: only both together have a least length.
     assert request.prefill_s + request.decode_s >= 0.01 * request.output_tokens
     assert request.longest_gap_s >= 0.01
