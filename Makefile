@@ -32,9 +32,10 @@ lint: $(VENV)/.installed-dev
 package: $(VENV)/.installed-package
 	$(BIN)/python packaging/package.py $(ARGS)
 
-# Tries the built file in empty environments; builds it first where there is none.
+# Tries the built file in empty environments; builds it first where there is none. ARGS="--kills 100" kills it
+# a hundred times; as root, ARGS="--bare-tree DIR" also starts it in a tree that debootstrap made.
 package-check: $(VENV)/.installed-package $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q tests/packaged
+	$(BIN)/python -m pytest -q tests/packaged $(ARGS)
 
 deb: package
 	$(BIN)/python packaging/debian.py

@@ -37,6 +37,8 @@ RestrictSUIDSGID=yes
 LockPersonality=yes
 RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
 SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
 CapabilityBoundingSet=
 UMask=0077
 
@@ -51,6 +53,9 @@ CacheDirectory={name}
 Environment=HOME=/var/lib/{name} XDG_DATA_HOME=/var/lib/{name} XDG_STATE_HOME=/var/lib/{name}
 Environment=XDG_CACHE_HOME=/var/cache/{name}
 ProtectHome=yes
+ProtectProc=invisible
+PrivateMounts=yes
+RemoveIPC=yes
 """
 _USER_IDENTITY = "ReadWritePaths={folders}\n"
 _SOCKET = """\

@@ -1,122 +1,21 @@
-"""The built file, as a person has it: no Python, no source tree, an environment with nothing in it.
-
-Builds it when dist/ has none, which takes minutes: hence `slow`. `make package-check` runs just this.
-"""
+"""The built file, as a person has it: no Python, no source tree, an environment with nothing in it."""
 
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-READY_S = 180.0
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform == "win32", reason="written for POSIX shells"),
-]
+from packaged.running import READY_S, answer, environment, get, post, run, serving, wait_for
 
-
-@pytest.fixture(scope="session")
-def executable() -> Path:
-    found = sorted((CHECKOUT / "dist").glob("inference-appliance-*[!l]"))
-    if not found:
-        subprocess.run([sys.executable, "packaging/package.py"], cwd=CHECKOUT, check=True)
-        found = sorted((CHECKOUT / "dist").glob("inference-appliance-*"))
-    return found[0]
-
-
-@pytest.fixture(scope="session")
-def unpacked(executable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which the executable has been unpacked already."""
-    folder = tmp_path_factory.mktemp("unpacked")
-    run(executable, "version", home=folder, unpack_to=folder / "app")
-    return folder / "app"
-
-
-def environment(home: Path, unpack_to: Path | None = None) -> dict[str, str]:
-    values = {"HOME": str(home)}
-    return values | ({"APPLIANCE_UNPACK_TO": str(unpack_to)} if unpack_to else {})
-
-
-def run(
-    executable: Path, *arguments: str, home: Path, unpack_to: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    command = [str(executable), *arguments]
-    return subprocess.run(
-        command,
-        env=environment(home, unpack_to),
-        capture_output=True,
-        text=True,
-        timeout=READY_S,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@contextmanager
-def serving(
-    executable: Path, home: Path, unpack_to: Path | None = None
-) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    port = free_port()
-    process = subprocess.Popen(
-        [str(executable), "serve", "--port", str(port)],
-        env=environment(home, unpack_to),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=None,
-    )
-    try:
-        yield f"http://127.0.0.1:{port}", process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=30) as response:
-        body: bytes = response.read()
-        return body
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "it ended; its words are above"
-        try:
-            get(url)
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise AssertionError(f"{url} did not answer within {READY_S:g} s")
-
-
-def answer(url: str) -> str:
-    body = {"model": "smollm2", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
-    request = urllib.request.Request(
-        f"{url}/v1/chat/completions",
-        json.dumps(body | {"max_tokens": 16, "temperature": 0}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as response:
-        text: str = json.load(response)["choices"][0]["message"]["content"]
-        return text
+COMMANDS = (
+    *("serve", "run", "eval", "pull", "list", "show", "rm", "ps", "stop", "key", "dashboard", "bench"),
+    *("profile", "doctor", "service", "self-check", "version"),
+)
 
 
 def test_the_version_needs_no_unpacking(executable: Path, tmp_path: Path) -> None:
@@ -225,6 +124,41 @@ def test_its_own_files_are_checked(executable: Path, unpacked: Path, tmp_path: P
         catalogue.write_bytes(before)
     assert result.returncode == 5
     assert "models.toml is not what was packaged" in result.stderr
+
+
+def test_a_cache_that_a_cleaner_thinned_out_is_unpacked_again(
+    executable: Path, unpacked: Path, tmp_path: Path
+) -> None:
+    catalogue = next(unpacked.glob("*/_internal/models.toml"))
+    catalogue.unlink()
+    assert "smollm2" in run(executable, "list", home=tmp_path, unpack_to=unpacked).stdout
+    assert catalogue.is_file()
+
+
+def test_what_is_imported_late_is_inside(executable: Path, unpacked: Path, tmp_path: Path) -> None:
+    with serving(executable, tmp_path, unpacked) as (url, process):
+        wait_for(f"{url}/health", process)
+        shape = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+        wanted = {"type": "json_schema", "json_schema": {"name": "city", "schema": shape}}
+        assert json.loads(answer(url, response_format=wanted))["city"] == "Paris"
+        assert b"appliance_ready 1.0" in get(f"{url}/metrics")
+        assert b"<script" in get(f"{url}/web/index.html") or b"app.js" in get(f"{url}/web/index.html")
+        assert post(f"{url}/v1/embeddings", {"input": "Paris"})["data"]
+        listed = run(executable, "ps", "--url", url, home=tmp_path, unpack_to=unpacked)
+        assert "smollm2" in listed.stdout
+
+
+def test_the_machines_limits_are_measured_without_a_compiler(
+    executable: Path, unpacked: Path, tmp_path: Path
+) -> None:
+    shown = run(executable, "profile", "--steps", "2", home=tmp_path, unpack_to=unpacked)
+    assert "this machine: reads" in shown.stdout, shown.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_tells_its_use(executable: Path, unpacked: Path, tmp_path: Path, command: str) -> None:
+    shown = run(executable, command, "--help", home=tmp_path, unpack_to=unpacked)
+    assert shown.stdout.startswith(f"usage: appliance {command}"), shown.stderr
 
 
 def test_it_lists_what_is_inside(executable: Path, unpacked: Path, tmp_path: Path) -> None:

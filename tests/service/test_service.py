@@ -44,6 +44,14 @@ def test_systemd_accepts_the_units(tmp_path: Path, is_system: bool) -> None:
     assert NAME not in result.stderr, result.stderr
 
 
+@pytest.mark.parametrize("is_system", [False, True])
+def test_what_a_service_may_do_is_bounded(tmp_path: Path, is_system: bool) -> None:
+    lines = unit_of(systemd(tmp_path, is_system=is_system)).splitlines()
+    for option in ("NoNewPrivileges=yes", "ProtectSystem=strict", "SystemCallFilter=@system-service"):
+        assert option in lines
+    assert ("ProtectHome=yes" in lines) == is_system
+
+
 def test_the_port_waits_in_a_socket_while_the_service_restarts(tmp_path: Path) -> None:
     service = systemd(tmp_path)
     assert "ListenStream=127.0.0.1:11500" in service.files()[service.folder / f"{NAME}.socket"]
