@@ -12,14 +12,20 @@ from appliance.engine.batch import ScheduledSequence
 from appliance.engine.constraint import Constraint, ConstraintError
 from appliance.engine.sequence import SequenceId
 
+_NOTHING = torch.empty(0, dtype=torch.uint8)
 NOTHING_ALLOWED = "the grammar allows no next token; the model's vocabulary may lack what it needs"
+
+
+# So few tokens are looked up one by one; of more the whole row is read.
+MOST_FEW = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mask:
-    """What one sequence may not choose, or why that is not known."""
+    """What one sequence may choose, or why that is not known."""
 
-    blocked: torch.Tensor | None  # bool (tokens), in whole words
+    allowed: torch.Tensor  # uint8 (tokens, in whole words): 1, or 0 where blocked
+    few: torch.Tensor | None = None  # int64: the allowed tokens' ids, where they are few
     error: str | None = None
 
 
@@ -47,10 +53,13 @@ def _mask(constraint: Constraint) -> Mask:
     try:
         constraint.fill_mask(words.ctypes.data)
     except ConstraintError as error:
-        return Mask(blocked=None, error=str(error))
+        return Mask(allowed=_NOTHING, error=str(error))
     if not words.any():
-        return Mask(blocked=None, error=NOTHING_ALLOWED)
-    return Mask(blocked=torch.from_numpy(_bits(~words)).view(torch.bool))
+        return Mask(allowed=_NOTHING, error=NOTHING_ALLOWED)
+    bits = _bits(words)
+    is_few = np.count_nonzero(bits) <= MOST_FEW
+    few = torch.from_numpy(np.flatnonzero(bits)) if is_few else None
+    return Mask(allowed=torch.from_numpy(bits), few=few)
 
 
 def _bits(words: NDArray[np.uint32]) -> NDArray[np.uint8]:

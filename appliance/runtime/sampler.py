@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from hashlib import blake2b
 
+import numpy as np
 import torch
 
 from appliance.engine.batch import (
@@ -22,11 +23,13 @@ from appliance.engine.batch import (
     TokenLogprobs,
 )
 from appliance.engine.sequence import SamplingParams, SequenceId
-from appliance.model.decoder import ForwardOutputs
+from appliance.model.decoder import Candidates, ForwardOutputs
 from appliance.runtime.masks import Mask
 
 # A backend may give this many best tokens in place of all logits.
 MAX_CANDIDATES = 1024
+# Of the best tokens, with a grammar: hardly ever are so many blocked.
+_LEAST_CANDIDATES = 32
 # Below this only the likeliest token is ever drawn, and dividing by it soon overflows float32.
 LEAST_TEMPERATURE = 1e-6
 # A nucleus this wide is found without sorting the whole vocabulary.
@@ -40,8 +43,12 @@ def has_own_rules(sequence: ScheduledSequence) -> bool:
     """Whether this sequence's logits are changed first, or asked for besides the token."""
     params = sequence.sampling
     assert params is not None
+    return _needs_whole_row(sequence, params) or sequence.constraint is not None
+
+
+def _needs_whole_row(sequence: ScheduledSequence, params: SamplingParams) -> bool:
     changes_logits = params.has_penalties or bool(params.logit_bias) or _holds_back_stops(sequence, params)
-    return changes_logits or params.num_logprobs is not None or sequence.constraint is not None
+    return changes_logits or params.num_logprobs is not None
 
 
 def needs_logits(sequence: ScheduledSequence) -> bool:
@@ -54,10 +61,22 @@ def needs_logits(sequence: ScheduledSequence) -> bool:
 
 
 def num_candidates(sequence: ScheduledSequence) -> int:
-    """How many best tokens the choice reads; 1 also tells whether the logits are finite."""
+    """How many best tokens the choice reads; 1 also tells whether the logits are finite.
+
+    A grammar blocks some of the best: twice as many nearly always hold as many that are allowed.
+    """
     params = sequence.sampling
     assert params is not None
+    if sequence.constraint is not None and num_wanted(params):
+        return max(2 * num_wanted(params), _LEAST_CANDIDATES)
     return 1 if params.is_greedy or needs_logits(sequence) else params.top_k
+
+
+def num_wanted(params: SamplingParams) -> int:
+    """How many of the best allowed tokens a choice is among; 0 where that may be any number."""
+    if params.is_greedy:
+        return 1
+    return params.top_k if params.top_k <= MAX_CANDIDATES // 2 else 0
 
 
 def sample(
@@ -105,7 +124,12 @@ def _sample_row(
         assert logits_V is not None
         if mask is not None and mask.error is not None:
             return failed(sequence, FailureKind.CONSTRAINT, mask.error)
-        return _sample_logits(logits_V, sequence, params, None if mask is None else mask.blocked)
+        token_id = None
+        if mask is not None and not _needs_whole_row(sequence, params):
+            token_id = _choose_allowed(outputs, row, sequence, mask)
+        if token_id is None:
+            return _sample_logits(logits_V, sequence, params, mask)
+        return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,))
     if outputs.candidates is not None:
         ids_K, values_K = outputs.candidates.ids[row], outputs.candidates.logits[row]
     else:
@@ -119,34 +143,84 @@ def _sample_row(
     return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,))
 
 
+def _choose_allowed(outputs: ForwardOutputs, row: int, sequence: ScheduledSequence, mask: Mask) -> int | None:
+    """Choose among the few allowed, or the allowed ones of the best; None where these are not enough.
+
+    The same choice that the whole row would give: what is left out has no chance there.
+    """
+    params, best = sequence.sampling, outputs.candidates
+    assert params is not None
+    if best is not None and num_wanted(params):
+        among = _best_allowed(best, row, mask, num_wanted(params))
+    else:
+        among = None
+    if among is None and mask.few is not None:
+        among = _few_allowed(outputs, row, mask.few)
+    if among is None:
+        return None
+    ids_K, values_K = among
+    if params.is_greedy:
+        return int(ids_K[int(values_K.argmax())])
+    if 0 < params.top_k < len(ids_K):
+        values_K, places = values_K.topk(params.top_k)
+        ids_K = ids_K[places]
+    return choose_among(ids_K, values_K, params, uniform(params.seed, sequence.num_output_tokens))
+
+
+def _best_allowed(
+    best: Candidates, row: int, mask: Mask, num_needed: int
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The best that are allowed; by numpy, whose calls cost a fifth of torch's on so few numbers."""
+    ids, allowed = best.ids[row].numpy(), mask.allowed.numpy()
+    # A grammar knows the tokenizer's tokens; logits may have rows beyond.
+    is_allowed = (ids < len(allowed)) & (allowed[np.minimum(ids, len(allowed) - 1)] > 0)
+    places = np.flatnonzero(is_allowed)[:num_needed]
+    if len(places) < num_needed:
+        return None
+    return torch.from_numpy(ids[places]), torch.from_numpy(best.logits[row].numpy()[places])
+
+
+def _few_allowed(
+    outputs: ForwardOutputs, row: int, few: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    assert outputs.logits is not None
+    logits_V = outputs.logits[row]
+    ids_K = few[few < len(logits_V)].to(logits_V.device)
+    return (ids_K, logits_V[ids_K]) if len(ids_K) else None
+
+
 def _sample_logits(
-    logits_V: torch.Tensor,
-    sequence: ScheduledSequence,
-    params: SamplingParams,
-    blocked_V: torch.Tensor | None,
+    logits_V: torch.Tensor, sequence: ScheduledSequence, params: SamplingParams, mask: Mask | None
 ) -> SequenceOutput:
     raw_logprobs_V = None if params.num_logprobs is None else logits_V.log_softmax(-1)
     if params.has_penalties:
         apply_penalties(logits_V, sequence, params)
     for token_id, bias in params.logit_bias:
         logits_V[token_id] += bias
-    if blocked_V is not None:
-        _block(logits_V, blocked_V)
+    if mask is not None:
+        _block(logits_V, mask)
     if _holds_back_stops(sequence, params):
         _hold_back(logits_V, params.stop_token_ids)
     if params.is_greedy:
-        token_id = int(logits_V.argmax())
+        token_id = _likeliest(logits_V)
     else:
         token_id = choose(logits_V, params, uniform(params.seed, sequence.num_output_tokens))
     logprobs = None if raw_logprobs_V is None else (_logprobs(raw_logprobs_V, token_id, params),)
     return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,), logprobs=logprobs)
 
 
-def _block(logits_V: torch.Tensor, blocked_V: torch.Tensor) -> None:
+def _block(logits_V: torch.Tensor, mask: Mask) -> None:
     """A grammar knows the tokenizer's tokens; a mask is whole words, and logits may have rows beyond both."""
-    num_known = min(len(logits_V), len(blocked_V))
-    logits_V[:num_known].masked_fill_(blocked_V[:num_known].to(logits_V.device), -math.inf)
+    num_known = min(len(logits_V), len(mask.allowed))
+    allowed = mask.allowed[:num_known].to(logits_V.device).float()
+    # 1 - 1/1 is 0, and 1 - 1/0 is -inf: a third of the time that filling by a mask takes.
+    logits_V[:num_known] += allowed.reciprocal_().neg_().add_(1.0)
     logits_V[num_known:] = -math.inf
+
+
+def _likeliest(logits_V: torch.Tensor) -> int:
+    """On a CPU numpy finds it in a tenth of torch's time: 6 us of 49,152 against 56."""
+    return int(logits_V.numpy().argmax() if logits_V.device.type == "cpu" else logits_V.argmax())
 
 
 def _hold_back(logits_V: torch.Tensor, stop_token_ids: frozenset[int]) -> None:
