@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from appliance.engine.percentiles import nearest_rank
 from appliance.engine.sequence import ServiceClass
 
-# Of the wait for the start: what each class is promised at its P99, on a small CPU at twice its load.
+# Of the wait for the start, at each class's P99: 2.5, 10 and 50 times what the P99 request of a chat takes on
+# an idle small CPU, 6 s (benchmarks/scheduling).
 TARGETS_S: Mapping[ServiceClass, float] = {
     ServiceClass.GOLD: 15.0,
     ServiceClass.SILVER: 60.0,

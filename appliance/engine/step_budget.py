@@ -15,6 +15,8 @@ from appliance.engine.step_time import StepLoad, StepTimeModel
 _PROBE_EVERY = 64
 _FEWEST_OBSERVED = 8
 _FIRST_CHUNK = 16  # until enough was observed, beside streams
+# Of the newest step in the mean error of the predictions; steps without prompts are rare beside prompts.
+_ALONE_WEIGHT, _BESIDE_WEIGHT, _MOST_OFF = 0.2, 0.05, 2.0
 
 
 class StepBudget(Protocol):
@@ -63,12 +65,15 @@ class AdaptiveBudget:
     """
 
     def __init__(
-        self, step_tokens: int, *, slowdown: float = 2.1, model: StepTimeModel | None = None
+        self, step_tokens: int, *, slowdown: float = 2.0, model: StepTimeModel | None = None
     ) -> None:
         self._step_tokens = step_tokens
         self._slowdown = slowdown
         self._model = model or StepTimeModel()
         self._num_since_probe = 0
+        # Measured over predicted: no device is as linear as the model, and these two are what is promised.
+        self._alone = _Ratio(_ALONE_WEIGHT)
+        self._beside = _Ratio(_BESIDE_WEIGHT)
 
     def prompt_tokens(
         self, streams: SequenceOf[Sequence], prompts: SequenceOf[Sequence], *, num_waiting: int = 0
@@ -86,7 +91,11 @@ class AdaptiveBudget:
         return max(1, min(room, self._tokens_in(slowdown, streams, prompts)))
 
     def observe(self, batch: Batch, step_s: float) -> None:
-        self._model.observe(_load_of(batch), step_s)
+        load = _load_of(batch)
+        if load.num_streams and self._model.num_observed >= _FEWEST_OBSERVED:
+            ratio = self._beside if load.prompt_tokens else self._alone
+            ratio.add(step_s, self._model.expected_s(load))
+        self._model.observe(load, step_s)
 
     def prompt_s(self, num_tokens: int) -> float | None:
         if self._model.num_observed < _FEWEST_OBSERVED:
@@ -114,7 +123,21 @@ class AdaptiveBudget:
         more = replace(begun, prompt_tokens=64, prompt_pairs=64 * prompt_context)
         begun_s = self._model.predict_s(begun)
         token_s = (self._model.predict_s(more) - begun_s) / 64
-        return round((slowdown * alone_s - begun_s) / token_s) if token_s > 0 else self._step_tokens
+        target_s = slowdown * alone_s * self._alone.value / self._beside.value
+        return round((target_s - begun_s) / token_s) if token_s > 0 else self._step_tokens
+
+
+class _Ratio:
+    """A moving mean of a ratio near 1."""
+
+    def __init__(self, weight: float) -> None:
+        self._weight = weight
+        self.value = 1.0
+
+    def add(self, measured: float, expected: float) -> None:
+        if expected > 0:
+            newest = min(_MOST_OFF, max(1 / _MOST_OFF, measured / expected))
+            self.value += self._weight * (newest - self.value)
 
 
 def _load_of(batch: Batch) -> StepLoad:
@@ -122,7 +145,7 @@ def _load_of(batch: Batch) -> StepLoad:
     for scheduled in batch.sequences:
         num_new, context = len(scheduled.new_token_ids), scheduled.num_computed_tokens
         context_tokens += context
-        if num_new == 1:
+        if num_new == 1 and scheduled.sampling is not None:
             num_streams += 1
         else:
             prompt_tokens += num_new

@@ -8,7 +8,6 @@ _SCALES = (1.0, 1 / 64, 1 / 8, 1 / 2**13, 1 / 2**17)
 _NUM_FEATURES = len(_SCALES)
 _FORGETTING = 0.995  # of the weight of older steps, at each new one: about 200 steps count
 _RIDGE = 1e-3
-_MOST_SWEEPS, _SETTLED = 100, 1e-3  # from the last solution it is a short way
 _SOLVE_EVERY = 8  # steps, where nobody asks for a prediction
 _OUTLIER = 3.0  # a step this many times slower than expected counts for less: something else was going on
 
@@ -31,8 +30,8 @@ class StepLoad:
 class StepTimeModel:
     """Seconds = fixed + a * prompt tokens + b * streams + c * context tokens + d * prompt pairs, all >= 0.
 
-    Least squares with exponential forgetting over the normal equations, solved by coordinate descent that
-    keeps every coefficient from going below zero (Franc, Hlavac, Navara 2005).
+    Least squares with exponential forgetting, over the normal equations; the feature with the lowest
+    coefficient is left out until none is below zero.
     """
 
     def __init__(self) -> None:
@@ -45,9 +44,10 @@ class StepTimeModel:
     def predict_s(self, load: StepLoad) -> float:
         """Seconds that a step of this load is expected to take."""
         self._solve()
-        return self._expected_s(load)
+        return self.expected_s(load)
 
-    def _expected_s(self, load: StepLoad) -> float:
+    def expected_s(self, load: StepLoad) -> float:
+        """The same, from what was known a few steps ago."""
         expected_s: float = sum(map(mul, self._coefficients, load.features))
         return expected_s
 
@@ -55,7 +55,7 @@ class StepTimeModel:
         """Learn from one step."""
         if self.num_observed % _SOLVE_EVERY == 0:
             self._solve()
-        expected_s = self._expected_s(load)
+        expected_s = self.expected_s(load)
         is_outlier = self.num_observed >= _NUM_FEATURES and step_s > _OUTLIER * expected_s > 0
         weight = _OUTLIER * expected_s / step_s if is_outlier else 1.0
         self.num_observed += 1
@@ -72,15 +72,24 @@ class StepTimeModel:
         if self._is_solved:
             return
         self._is_solved = True
-        for _ in range(_MOST_SWEEPS):
-            before = self._coefficients.copy()
-            self._sweep()
-            change = sum(abs(new - old) for new, old in zip(self._coefficients, before, strict=True))
-            if change <= _SETTLED * sum(before):
-                return
+        used = list(range(_NUM_FEATURES))
+        while True:
+            found = _solved([[self._gram[i][j] for j in used] + [self._moments[i]] for i in used])
+            if min(found) >= 0:
+                break
+            used.pop(found.index(min(found)))  # what would cost less than nothing costs nothing
+        self._coefficients = [0.0] * _NUM_FEATURES
+        for i, coefficient in zip(used, found, strict=True):
+            self._coefficients[i] = coefficient
 
-    def _sweep(self) -> None:
-        coefficients = self._coefficients
-        for i, row in enumerate(self._gram):
-            others = sum(map(mul, row, coefficients)) - row[i] * coefficients[i]
-            coefficients[i] = max(0.0, (self._moments[i] - others) / row[i])
+
+def _solved(rows: list[list[float]]) -> list[float]:
+    """Gauss-Jordan elimination of a positive definite system: each row has its right side at the end."""
+    for i, pivot in enumerate(rows):
+        scale = 1.0 / pivot[i]
+        rows[i] = pivot = [scale * value for value in pivot]
+        for j, row in enumerate(rows):
+            if j != i and row[i]:
+                factor = row[i]
+                rows[j] = [value - factor * other for value, other in zip(row, pivot, strict=True)]
+    return [row[-1] for row in rows]

@@ -22,6 +22,7 @@ from benchmarks.scheduling.scenarios import (
     concurrency_in_the_same_memory,
     continuous_against_static,
     lanes_against_fifo,
+    prompts_beside_streams,
     three_times_peak,
 )
 from benchmarks.scheduling.step_table import fitted_costs
@@ -31,6 +32,7 @@ _SCENARIOS = {
     "Queue wait in bursts": (continuous_against_static, 3000),
     "Latency of 50 and 4000 tokens": (lanes_against_fifo, 2000),
     "Wait for a start at twice the load": (classes_at_overload, 6000),
+    "Gaps of four streams beside 6,400 tokens": (prompts_beside_streams, 3),
     "Three times the peak": (three_times_peak, 100_000),
     "Concurrency": (concurrency_in_the_same_memory, 1500),
 }
@@ -42,7 +44,7 @@ def main() -> None:
     bars: list[Bar] = []
     panels = {}
     for title, (scenario, count) in _SCENARIOS.items():
-        found, values = scenario(costs, count=max(200, int(args.share * count)))
+        found, values = scenario(costs, count=count if count < 200 else max(200, int(args.share * count)))
         bars += found
         print(bar_table(found), flush=True)
         if values:

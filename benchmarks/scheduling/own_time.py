@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from appliance.engine.assembly import Policies, make_scheduler
-from appliance.engine.batch import Batch, StepResult
+from appliance.engine.batch import Batch, Pending, StepResult
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.percentiles import nearest_rank
@@ -39,7 +39,8 @@ class InstantRunner:
         self.taken_s += time.thread_time() - started_s
         return answered
 
-    def collect(self, pending: Answered) -> StepResult:
+    def collect(self, pending: Pending) -> StepResult:
+        assert isinstance(pending, Answered)
         return pending.result
 
 

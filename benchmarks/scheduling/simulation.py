@@ -4,8 +4,9 @@ The token that a sequence gets is the index of its place in the output: a lost, 
 shows in the end. Nothing here waits: a step moves the clock by what it would have cost.
 """
 
+from collections import deque
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from appliance.engine.batch import Batch, ScheduledSequence, SequenceOutput, StepResult
 from appliance.engine.percentiles import nearest_rank
@@ -75,6 +76,44 @@ class Simulation:
                 self._now_s = following.arrival_s
         self._outcome.end_s = self._now_s
         return self._outcome
+
+    def run_clients(self, requests: SequenceOf[Request], num_clients: int) -> Outcome:
+        """Have so many clients ask one request after the other, each as soon as its last one has ended.
+
+        A refused request is asked again: it counts as refused each time, and is served in the end.
+        """
+        upcoming = deque(requests)
+        while upcoming or self._scheduler.num_live:
+            while upcoming and self._scheduler.num_live < num_clients:
+                num_refused = self._outcome.num_refused
+                self._submit(replace(upcoming[0], arrival_s=self._now_s))
+                if self._outcome.num_refused > num_refused:
+                    break
+                upcoming.popleft()
+            self._step()
+        self._outcome.end_s = self._now_s
+        return self._outcome
+
+    def run_beside(self, num_prompt: int, *, num_streams: int, times: int) -> tuple[list[float], float]:
+        """Have prompts join running streams, one after another.
+
+        Returns each gap over what it would be at that moment without a prompt, and the mean seconds of a
+        prompt to its first token.
+        """
+        for _ in range(num_streams):
+            self._submit(Request(arrival_s=self._now_s, num_prompt=128, num_output=10**6))
+        streams = list(self._outcome.sequences)
+        while not all(s.num_output_tokens > 100 for s in streams):
+            self._step()
+        ratios: list[float] = []
+        began_s = self._now_s
+        for _ in range(times):
+            self._submit(Request(arrival_s=self._now_s, num_prompt=num_prompt, num_output=1))
+            while not self._outcome.sequences[-1].is_finished:
+                step_began_s, context = self._now_s, sum(s.num_computed_tokens for s in streams)
+                self._step()
+                ratios.append((self._now_s - step_began_s) / self._costs.of_streams(num_streams, context))
+        return ratios, (self._now_s - began_s) / times
 
     def _submit(self, request: Request) -> None:
         scheduler = self._scheduler

@@ -41,6 +41,10 @@ class StepCosts:
     pair_s: float
     mean_error: float  # of the fit, relative
 
+    def of_streams(self, num_streams: int, context: int) -> float:
+        """What a step of next tokens alone takes, with so many tokens read back."""
+        return self.step_s + num_streams * self.stream_s + context * self.context_s
+
     def of(self, batch: Batch) -> float:
         """What a step of this batch takes."""
         total_s = self.step_s

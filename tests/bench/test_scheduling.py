@@ -13,6 +13,7 @@ from benchmarks.scheduling.load import bursty, chat, poisson, requests
 from benchmarks.scheduling.report import BEGIN, END, write_report
 from benchmarks.scheduling.scenarios import (
     Findings,
+    classes_at_overload,
     concurrency_in_the_same_memory,
     continuous_against_static,
     lanes_against_fifo,
@@ -32,6 +33,7 @@ COSTS = fitted_costs()
         (lanes_against_fifo, 250),
         (three_times_peak, 600),
         (concurrency_in_the_same_memory, 300),
+        (classes_at_overload, 300),
     ],
 )
 def test_a_small_run_of_the_scenario_keeps_its_bars(scenario: Callable[..., Findings], count: int) -> None:
@@ -46,6 +48,16 @@ def test_books_balance_after_every_step_and_no_token_is_lost(policies: Policies)
     outcome = Simulation(scheduler, COSTS, knows_lengths=False, checks_every_step=True).run(arrivals)
     assert all(sequence.is_finished for sequence in outcome.sequences)
     assert outcome.num_wrong_tokens == 0
+
+
+def test_streams_beside_a_long_prompt_are_held_at_the_target_that_the_budget_aims_at() -> None:
+    ratios, _ = Simulation(scheduler_of(Policies(), num_blocks=2048), COSTS).run_beside(
+        4000, num_streams=4, times=1
+    )
+    settled = sorted(ratios[50:])
+    target = Policies().stream_slowdown
+    assert settled[len(settled) // 2] == pytest.approx(target, rel=0.05)
+    assert settled[int(0.99 * len(settled))] < target + 0.2
 
 
 def test_the_same_arrivals_end_at_the_same_times() -> None:

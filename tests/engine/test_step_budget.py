@@ -88,7 +88,7 @@ def batch_of(streams: list[Sequence], prompt: Sequence, num_prompt_tokens: int) 
                 block_table=(),
                 known_token_ids=s.token_ids,
                 num_prompt_tokens=s.num_prompt_tokens,
-                sampling=None,
+                sampling=None if s is prompt else SamplingParams(),
             )
             for s, num_new in shares
         )
@@ -137,7 +137,7 @@ def test_now_and_then_a_step_goes_without_prompts_so_that_streams_stay_measured(
 def test_where_more_wait_than_run_steps_may_grow_with_their_ratio() -> None:
     budget = AdaptiveBudget(4096, slowdown=2.0)
     streams, prompt = [sequence(301 + i, 300 + i) for i in range(4)], sequence(6400, 0)
-    for tokens in [0] * 40 + [8, 16, 32] * 10:
+    for tokens in [0] * 40 + [8, 16, 32] * 30:
         budget.observe(batch_of(streams, prompt, tokens), device_s(streams, prompt, tokens))
     alone_s = device_s(streams, prompt, 0)
 
