@@ -87,6 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     serve.set_defaults(handler="appliance.commands.serve:serve")
     _add_run(commands.add_parser("run", help="chat with a model, or stream one answer"))
     _add_eval(commands.add_parser("eval", help="measure what a precision costs a model's answers"))
+    _add_calibrate(commands.add_parser("calibrate", help="find which matrices to keep in 16 bits"))
     _add_model_commands(commands)
     _add_running(commands)
     keys.configure(commands.add_parser("key", help="create, list and revoke API keys"))
@@ -185,6 +186,17 @@ def _add_running(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     stop.set_defaults(handler="appliance.commands.running:stop")
     for parser in (ps, stop):
         _add_address(parser)
+
+
+def _add_calibrate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="catalogue name or model file")
+    parser.add_argument("--prompts", metavar="FILE", required=True, help="texts, an empty line between them")
+    parser.add_argument("--size", metavar="SHARE", help="most bytes, as a share of 16 bits (default 0.55)")
+    parser.add_argument("--error", metavar="NATS", help="keep no more once the others' effects sum to this")
+    parser.add_argument("--all", action="store_true", help="print every matrix")
+    parser.add_argument("--dry-run", action="store_true", help="write no precision map")
+    add_settings_flags(parser, leave_out=("model", *_ONLY_SERVED))
+    parser.set_defaults(handler="appliance.commands.calibrate:calibrate")
 
 
 def _add_dashboard(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ from appliance import __version__
 from appliance.__main__ import build_parser, main, with_default_command
 from formats.gguf_builder import write_tiny_llama
 
-COMMANDS = ("serve", "run", "eval", "pull", "list", "show", "rm", "dashboard", "version")
+COMMANDS = ("serve", "run", "eval", "calibrate", "pull", "list", "show", "rm", "dashboard", "version")
 HEAVY = (
     "torch",
     "numpy",

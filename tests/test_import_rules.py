@@ -108,7 +108,10 @@ RULES = {
     ),
     # Measures what the loader would load.
     "appliance.eval": Rule(
-        ours=appliance("catalog config engine errors formats loader model paths quality runtime text"),
+        ours=(
+            *appliance("catalog config engine errors formats loader model paths quality runtime text"),
+            "kernels",
+        ),
         others=("msgspec", "numpy", "torch"),
     ),
     "appliance.serve": Rule(

@@ -1,5 +1,6 @@
 """Loads what is to be compared, as the appliance would serve it, and measures it. Knows settings."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -7,14 +8,17 @@ import torch
 
 from appliance.catalog import ModelFile
 from appliance.config import Settings
+from appliance.eval.calibration import Calibration, calibrate
 from appliance.eval.evaluation import Measured, Report, evaluate
 from appliance.formats.model_file import open_model_file
 from appliance.loader import kept_matrices, load_wishes
 from appliance.quality import Quality, save_quality, variant_of
 from appliance.runtime.checkpoint import ModelFile as OpenModel
+from appliance.runtime.checkpoint import read_config
 from appliance.runtime.loading import LoadedBackend, load_backend
 from appliance.runtime.precision import select_device
 from appliance.runtime.threads import usable_threads
+from appliance.runtime.weights import WeightLoader
 from appliance.text.model_text import read_tokenizer
 
 
@@ -37,6 +41,27 @@ def measure(settings: Settings, found: ModelFile, against: str, report: Report) 
     )
     save_quality(found.path, quality)
     return quality
+
+
+def calibrate_model(
+    settings: Settings,
+    found: ModelFile,
+    prompts: Sequence[str],
+    *,
+    size_share: float,
+    error: float | None,
+    report: Report,
+) -> Calibration:
+    """Load the model in float32 and find what to keep in 16 bits. Raises what loading raises."""
+    torch.set_num_threads(settings.threads or usable_threads())
+    with open_model_file(found.path) as file:
+        tokenizer = read_tokenizer(file)
+        architecture, config = read_config(file, settings.context)
+        report("loading in float32")
+        device = select_device(settings.device)
+        weights = WeightLoader(file, dtype=torch.float32, device=device).load(architecture, config)
+    token_ids = [tokenizer.encode(prompt, parse_special=False) for prompt in prompts]
+    return calibrate(config, weights, token_ids, size_share=size_share, error=error, report=report)
 
 
 def load(

@@ -1,0 +1,94 @@
+"""`appliance calibrate`: which matrices of a model to keep in 16 bits. Prints; measures nothing itself."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.commands.evaluate import quiet_settings, show_step
+from appliance.errors import BadSetting, StorageNotWritable
+
+if TYPE_CHECKING:
+    from appliance.eval.calibration import Calibration, MatrixReport
+
+_BAR_CHARS = 24
+_ROWS = 20
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    """Measure, choose, print and write the precision map. Raises what loading raises, and BadSetting."""
+    from appliance.precision_map import write_map
+    from appliance.serve import find_model
+
+    share, error = _number(args.size, "--size", most=1.0), _number(args.error, "--error", most=None)
+    prompts = read_prompts(Path(args.prompts))
+    settings = quiet_settings(args)
+    found = find_model(settings, lambda text, _: show_step(text))
+    from appliance.eval.session import calibrate_model
+
+    result = calibrate_model(
+        settings, found, prompts, size_share=0.55 if share is None else share, error=error, report=show_step
+    )
+    show_step("")
+    print("\n".join(told(result, num_rows=None if args.all else _ROWS)))
+    if args.dry_run:
+        return 0
+    try:
+        file = write_map(found.path, result.kept)
+    except OSError as reason:
+        raise StorageNotWritable(
+            f"the precision map cannot be written beside {found.path}: {reason.strerror}"
+        ) from reason
+    print(f"written: {file}; `--precision int8-mixed` uses it")
+    return 0
+
+
+def read_prompts(file: Path) -> list[str]:
+    """Return a file's prompts, which empty lines separate. Raises BadSetting."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetting(f"--prompts {file} cannot be read: {error}", param="prompts") from error
+    prompts = [part for part in text.split("\n\n") if part.strip()]
+    if not prompts:
+        raise BadSetting(f"--prompts {file} has no text; put an empty line between prompts", param="prompts")
+    return prompts
+
+
+def told(result: "Calibration", *, num_rows: int | None) -> list[str]:
+    """Return the lines that a person reads: the worst matrices first, each with a bar of its effect."""
+    worst = sorted(result.matrices, key=lambda m: m.effect, reverse=True)
+    largest = worst[0].effect or 1.0
+    lines = [
+        f"{len(worst)} matrices over {result.num_tokens} tokens; effect: KL in nats when it alone is INT8",
+        f"{'matrix':12}{'MB':>7}{'reach':>8}{'error':>9}{'cosine':>10}{'effect':>11}  kept",
+    ]
+    lines += [_row(m, is_kept=m.name in result.kept, largest=largest) for m in worst[:num_rows]]
+    if num_rows is not None and len(worst) > num_rows:
+        lines.append(f"and {len(worst) - num_rows} of less effect; --all prints them")
+    lines.append(
+        f"{len(result.kept)} kept in 16 bits: {result.size_share:.1%} of the matrices' 16-bit bytes, "
+        f"effects of the others {result.remaining_effect:.5f} of {sum(m.effect for m in worst):.5f}"
+    )
+    return lines
+
+
+def _row(matrix: "MatrixReport", *, is_kept: bool, largest: float) -> str:
+    errors = matrix.errors
+    bar = "#" * round(_BAR_CHARS * max(matrix.effect, 0.0) / largest)
+    return (
+        f"{matrix.name:12}{matrix.num_bytes / 1e6:>7.2f}{errors.reach:>8.0f}{errors.relative:>9.4f}"
+        f"{errors.cosine:>10.6f}{matrix.effect:>11.7f}  {'16-bit' if is_kept else 'int8':7}{bar}"
+    ).rstrip()
+
+
+def _number(text: str | None, flag: str, *, most: float | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not value > 0 or (most is not None and value > most):
+        limit = "" if most is None else f" and at most {most:g}"
+        raise BadSetting(f"{flag} is {text!r}; a number above 0{limit} is needed", param=flag.lstrip("-"))
+    return value
