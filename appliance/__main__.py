@@ -193,6 +193,7 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", metavar="FILE", required=True, help="texts, an empty line between them")
     parser.add_argument("--size", metavar="SHARE", help="most bytes, as a share of 16 bits (default 0.55)")
     parser.add_argument("--error", metavar="NATS", help="keep no more once the others' effects sum to this")
+    parser.add_argument("--no-scaling", action="store_true", help="scale no inputs")
     parser.add_argument("--all", action="store_true", help="print every matrix")
     parser.add_argument("--dry-run", action="store_true", help="write no precision map")
     add_settings_flags(parser, leave_out=("model", *_ONLY_SERVED))

@@ -23,7 +23,7 @@ from appliance.errors import BadSetting
 from appliance.formats.model_file import open_model_file
 from appliance.model_pool import ALL_ROOM, ModelDefaults, ModelFacts, ResidentModel, Room
 from appliance.observe.resources import ProcessResources
-from appliance.precision_map import map_file, read_map
+from appliance.precision_map import EMPTY_MAP, PrecisionMap, map_file, read_map
 from appliance.quality import Quality, read_quality, variant_of
 from appliance.runtime.backend import Backend
 from appliance.runtime.host_pages import SwappingBackend
@@ -59,7 +59,7 @@ def load_model(settings: Settings, found: ModelFile, report: Report, room: Room 
         template = _chat_template(read_template(file), tokenizer)
         purpose = read_purpose(file, found.model_id)
         num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
-        wishes = load_wishes(settings, device, num_threads, room, kept=kept_matrices(settings, found))
+        wishes = load_wishes(settings, device, num_threads, room, precision_map=wanted_map(settings, found))
         loaded = load_backend(file, wishes, report)
     context_length = _context_length(settings.context, loaded)
     kv = _choose_kv(settings, loaded, context_length, room)
@@ -124,7 +124,7 @@ def load_wishes(
     num_threads: int,
     room: Room = ALL_ROOM,
     *,
-    kept: frozenset[str] = frozenset(),
+    precision_map: PrecisionMap = EMPTY_MAP,
 ) -> LoadWishes:
     """Return what the settings ask of a load, and what is free for it now."""
     return LoadWishes(
@@ -140,27 +140,28 @@ def load_wishes(
         library_folder=paths.native_dir(),
         max_sequences=settings.max_sequences,
         kernel_folder=paths.cache_dir() / "kernels",
-        kept=kept,
+        precision_map=precision_map,
     )
 
 
-def kept_matrices(settings: Settings, found: ModelFile) -> frozenset[str]:
-    """Return what `int8-mixed` keeps in 16 bits: as the map beside the file says, else as the catalogue does.
+def wanted_map(settings: Settings, found: ModelFile) -> PrecisionMap:
+    """Return what `int8-mixed` does: as the map beside the file says, else as the catalogue does.
 
     Raises BadSetting where int8-mixed is asked for and there is neither.
     """
     if settings.precision != "int8-mixed":
-        return frozenset()
-    kept = read_map(found.path)
-    if kept is None and found.entry is not None and found.entry.keep_16_bit:
-        kept = frozenset(found.entry.keep_16_bit)
-    if kept is None:
+        return EMPTY_MAP
+    wanted = read_map(found.path)
+    if wanted is None and found.entry is not None and found.entry.keep_16_bit:
+        wanted = PrecisionMap(kept=frozenset(found.entry.keep_16_bit))
+    if wanted is None:
         raise BadSetting(
             f"--precision int8-mixed needs a precision map, {map_file(found.path)}, that names what to "
-            "keep in 16 bits, as keep-16-bit = ['0.down']; --precision int8 needs none",
+            "keep in 16 bits, as keep-16-bit = ['0.down']; `appliance calibrate` writes one, and "
+            "--precision int8 needs none",
             param="precision",
         )
-    return kept
+    return wanted
 
 
 def _chat_template(source: str, tokenizer: Tokenizer) -> ChatTemplate | None:

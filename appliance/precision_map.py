@@ -1,17 +1,38 @@
-"""Which matrices of a model stay in 16 bits under `int8-mixed`: names, and the file beside the model.
+"""What `int8-mixed` does to each matrix of a model, and the files beside the model that say it.
 
 A name is a layer's number and a matrix's place, as `3.down`; matrices that are computed as one share a name.
 Knows no weights.
 """
 
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
 
 from appliance.errors import BadSetting
 
 PLACES = ("qkv", "output", "gate_up", "down")
 _KEY = "keep-16-bit"
+Scales = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionMap:
+    """The matrices kept in 16 bits, and scales (I) of others' input channels.
+
+    A scaled matrix's columns are multiplied by its scales, and what feeds it is divided by them: products
+    stay what they were, while INT8 spends its steps where inputs are large.
+    """
+
+    kept: frozenset[str] = frozenset()
+    scales: Mapping[str, Scales] = field(default_factory=dict)
+
+
+EMPTY_MAP = PrecisionMap()
 
 
 def map_file(model: Path) -> Path:
@@ -19,8 +40,13 @@ def map_file(model: Path) -> Path:
     return model.with_name(f"{model.name}.precision.toml")
 
 
-def read_map(model: Path) -> frozenset[str] | None:
-    """The names that the map beside a model keeps in 16 bits, None without one. Raises BadSetting."""
+def scales_file(model: Path) -> Path:
+    """Where the scales of a model's input channels are, if it has any."""
+    return model.with_name(f"{model.name}.scales.npz")
+
+
+def read_map(model: Path) -> PrecisionMap | None:
+    """The map beside a model, None without one. Raises BadSetting."""
     file = map_file(model)
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -31,27 +57,55 @@ def read_map(model: Path) -> frozenset[str] | None:
     names = table.get(_KEY)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadSetting(f"the precision map {file} needs {_KEY} = [...], a list of names such as '3.down'")
-    return frozenset(names)
+    return PrecisionMap(kept=frozenset(names), scales=_read_scales(scales_file(model)))
 
 
-def write_map(model: Path, kept: Collection[str]) -> Path:
+def _read_scales(file: Path) -> dict[str, Scales]:
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            found = {name: arrays[name].astype(np.float32) for name in arrays.files}
+    except FileNotFoundError:
+        return {}
+    except (OSError, EOFError, ValueError, BadZipFile) as error:
+        raise BadSetting(
+            f"the channel scales {file} cannot be read: {error}; delete them, or calibrate again"
+        ) from error
+    if bad := [name for name, values in found.items() if not (np.isfinite(values) & (values > 0)).all()]:
+        raise BadSetting(
+            f"the channel scales {file} hold values of '{bad[0]}' that are not above 0; calibrate again"
+        )
+    return found
+
+
+def write_map(model: Path, wanted: PrecisionMap) -> Path:
     """Write the map beside a model, in place of an earlier one. Raises OSError."""
-    names = sorted(kept, key=_order)
+    names = sorted(wanted.kept, key=_order)
     lines = [f'  "{name}",' for name in names]
-    file = map_file(model)
+    file, scales = map_file(model), scales_file(model)
     part = file.with_suffix(".part")
     part.write_text("\n".join(["# Kept in 16 bits under int8-mixed.", f"{_KEY} = [", *lines, "]", ""]))
+    if wanted.scales:
+        with scales.with_suffix(".part").open("wb") as whole:
+            np.savez(whole, allow_pickle=False, **wanted.scales)
+        scales.with_suffix(".part").replace(scales)
+    else:
+        scales.unlink(missing_ok=True)
     part.replace(file)
     return file
 
 
-def check_names(kept: Collection[str], num_layers: int) -> None:
+def check_names(wanted: PrecisionMap, num_layers: int) -> None:
     """Raise BadSetting for a name that no matrix of such a model has."""
     known = {f"{layer}.{place}" for layer in range(num_layers) for place in PLACES}
-    if unknown := sorted(set(kept) - known):
+    _check(wanted.kept, known, num_layers, "keeps")
+    _check(wanted.scales, known, num_layers, "scales")
+
+
+def _check(names: Collection[str], known: Collection[str], num_layers: int, verb: str) -> None:
+    if unknown := sorted(set(names) - set(known)):
         raise BadSetting(
-            f"the precision map keeps '{unknown[0]}', which this model of {num_layers} layers has not; names "
-            f"are a layer from 0 to {num_layers - 1} and one of {', '.join(PLACES)}, as '0.down'"
+            f"the precision map {verb} '{unknown[0]}', which this model of {num_layers} layers has not; "
+            f"names are a layer from 0 to {num_layers - 1} and one of {', '.join(PLACES)}, as '0.down'"
         )
 
 

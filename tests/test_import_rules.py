@@ -38,7 +38,7 @@ RULES = {
     "appliance.api_keys": Rule(ours=("appliance.errors",), others=("msgspec",)),
     "appliance.paths": Rule(ours=("appliance.errors",), others=("platformdirs",)),
     "appliance.catalog": Rule(ours=("appliance.errors", "appliance.paths"), others=("msgspec",)),
-    "appliance.precision_map": Rule(ours=("appliance.errors",)),
+    "appliance.precision_map": Rule(ours=("appliance.errors",), others=("numpy",)),
     "appliance.quality": Rule(ours=("appliance.errors", "appliance.paths"), others=("msgspec",)),
     "appliance.engine": Rule(ours=("appliance.errors",)),
     "appliance.formats": Rule(ours=("appliance.errors",), others=("numpy",)),

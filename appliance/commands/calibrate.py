@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _BAR_CHARS = 24
 _ROWS = 20
+_HEADINGS = "matrix           MB   reach    error   scaled    cosine  static     effect  kept"
 
 
 def calibrate(args: argparse.Namespace) -> int:
@@ -26,14 +27,20 @@ def calibrate(args: argparse.Namespace) -> int:
     from appliance.eval.session import calibrate_model
 
     result = calibrate_model(
-        settings, found, prompts, size_share=0.55 if share is None else share, error=error, report=show_step
+        settings,
+        found,
+        prompts,
+        size_share=0.55 if share is None else share,
+        error=error,
+        is_scaling=not args.no_scaling,
+        report=show_step,
     )
     show_step("")
     print("\n".join(told(result, num_rows=None if args.all else _ROWS)))
     if args.dry_run:
         return 0
     try:
-        file = write_map(found.path, result.kept)
+        file = write_map(found.path, result.precision_map)
     except OSError as reason:
         raise StorageNotWritable(
             f"the precision map cannot be written beside {found.path}: {reason.strerror}"
@@ -59,8 +66,10 @@ def told(result: "Calibration", *, num_rows: int | None) -> list[str]:
     worst = sorted(result.matrices, key=lambda m: m.effect, reverse=True)
     largest = worst[0].effect or 1.0
     lines = [
-        f"{len(worst)} matrices over {result.num_tokens} tokens; effect: KL in nats when it alone is INT8",
-        f"{'matrix':12}{'MB':>7}{'reach':>8}{'error':>9}{'cosine':>10}{'effect':>11}  kept",
+        f"{len(worst)} matrices over {result.num_tokens} tokens",
+        "effect: nats per token that answers move when it alone is INT8",
+        "static: what one scale for all inputs gains over one per token",
+        _HEADINGS,
     ]
     lines += [_row(m, is_kept=m.name in result.kept, largest=largest) for m in worst[:num_rows]]
     if num_rows is not None and len(worst) > num_rows:
@@ -69,15 +78,22 @@ def told(result: "Calibration", *, num_rows: int | None) -> list[str]:
         f"{len(result.kept)} kept in 16 bits: {result.size_share:.1%} of the matrices' 16-bit bytes, "
         f"effects of the others {result.remaining_effect:.5f} of {sum(m.effect for m in worst):.5f}"
     )
+    num_scaled = sum(m.scales is not None for m in worst)
+    lines.append(
+        f"{num_scaled} with scaled inputs; without scales the others' effects would be "
+        f"{result.unscaled_effect:.5f}"
+    )
     return lines
 
 
 def _row(matrix: "MatrixReport", *, is_kept: bool, largest: float) -> str:
-    errors = matrix.errors
+    error, scaled = matrix.error, matrix.scaled
+    best = scaled or error
     bar = "#" * round(_BAR_CHARS * max(matrix.effect, 0.0) / largest)
     return (
-        f"{matrix.name:12}{matrix.num_bytes / 1e6:>7.2f}{errors.reach:>8.0f}{errors.relative:>9.4f}"
-        f"{errors.cosine:>10.6f}{matrix.effect:>11.7f}  {'16-bit' if is_kept else 'int8':7}{bar}"
+        f"{matrix.name:12}{matrix.num_bytes / 1e6:>7.2f}{matrix.reach:>8.0f}{error.relative:>9.4f}"
+        f"{f'{scaled.relative:.4f}' if scaled else '-':>9}{best.cosine:>10.6f}{matrix.static_gain:>7.2f}x"
+        f"{matrix.effect:>11.7f}  {'16-bit' if is_kept else 'int8':7}{bar}"
     ).rstrip()
 
 

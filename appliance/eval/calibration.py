@@ -1,7 +1,7 @@
-"""Finds which matrices to keep in 16 bits: tries each one in INT8 by itself, spends a budget on the worst.
+"""Finds how to hold a model's matrices: scales of their inputs, and which to keep in 16 bits.
 
-Of each matrix: the error of its own product over all prompts, and how far the model's answers move when it
-alone is INT8. The second decides, since errors of one size matter in one place and vanish in another.
+Reads text with the model in float32, a window at a time, forwards and back: that gives each matrix's inputs
+and how much its products matter. Everything else is decided matrix by matrix from those records.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,34 +9,48 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from appliance.eval.divergence import Divergence
-from appliance.eval.linear_errors import ErrorSums, WatchedLinear
-from appliance.eval.logit_reader import WINDOW, LogitReader
+from appliance.eval.linear_errors import LinearError, static_gain, weight_error
+from appliance.eval.logit_reader import step_inputs
+from appliance.eval.recorded_inputs import MAX_ROWS, RecordedInputs, RecordingLinear
+from appliance.eval.scale_search import find_scales
 from appliance.model.config import ModelConfig
-from appliance.model.decoder import DecoderWeights, LayerWeights
-from appliance.runtime.backend import EagerBackend, eager_kv_layout
-from kernels.int8_weight import pack_int8
+from appliance.model.decoder import Decoder, DecoderWeights, LayerWeights
+from appliance.precision_map import PrecisionMap
+from appliance.runtime.backend import eager_kv_layout
+from appliance.runtime.channel_scales import scalable_places
+from appliance.runtime.kv_cache import allocate_kv
 from kernels.ops import AnyWeight, LinearWeight
 from kernels.tables import reference_ops
 
-# Tokens that every matrix is tried on: enough for an order, few enough for a hundred tries.
-_TRIED_TOKENS = 192
+# Tokens of a fresh context: logits of them for a vocabulary of 262,144, and their gradient, take 256 MiB.
+WINDOW = 128
+# A longer text is thinned out: twice a pass over 2,048 tokens is what an operator waits for.
+MAX_WINDOWS = 16
 Report = Callable[[str], None]
+Recorded = dict[str, list[tuple[LinearWeight, RecordedInputs]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixReport:
-    """One name of a precision map. `effect` is the mean KL in nats when it alone is INT8."""
+    """One name of a precision map. `scaled` is its error with `scales`, where some lose less."""
 
     name: str
     num_bytes: int  # in 16 bits
     int8_bytes: int
-    errors: ErrorSums
-    effect: float
+    reach: float
+    error: LinearError
+    scaled: LinearError | None = None
+    scales: torch.Tensor | None = None
+    static_gain: float = 1.0
 
     @property
     def saved_bytes(self) -> int:
         return self.num_bytes - self.int8_bytes
+
+    @property
+    def effect(self) -> float:
+        """Nats per token that the model's answers move when this alone is INT8."""
+        return (self.scaled or self.error).effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +72,21 @@ class Calibration:
         """The sum of effects of what becomes INT8."""
         return sum(m.effect for m in self.matrices if m.name not in self.kept)
 
+    @property
+    def unscaled_effect(self) -> float:
+        """The same sum without scales."""
+        return sum(m.error.effect for m in self.matrices if m.name not in self.kept)
 
-@torch.inference_mode()
+    @property
+    def precision_map(self) -> PrecisionMap:
+        scales = {
+            m.name: m.scales.numpy()
+            for m in self.matrices
+            if m.scales is not None and m.name not in self.kept
+        }
+        return PrecisionMap(kept=frozenset(self.kept), scales=scales)
+
+
 def calibrate(
     config: ModelConfig,
     weights: DecoderWeights,
@@ -67,22 +94,22 @@ def calibrate(
     *,
     size_share: float,
     error: float | None = None,
+    is_scaling: bool = True,
     report: Report = lambda _: None,
 ) -> Calibration:
     """Measure all matrices and choose; `weights` are dense. Of two budgets, what keeps fewer holds."""
-    report("recording activations")
-    sums = _watch(config, weights, prompts)
-    names = list(sums)
-    effects = {}
-    tried = _first_tokens(prompts)
-    exact = _logits(config, weights, tried)
-    for index, name in enumerate(names):
-        report(f"trying {name} in INT8, {index + 1} of {len(names)}")
-        found = _logits(config, with_int8(weights, name), tried)
-        effects[name] = _mean_kl(found, exact)
-    matrices = tuple(_matrix_report(weights, name, sums[name], effects[name]) for name in names)
+    windows = cut(prompts)
+    num_tokens = sum(map(len, windows))
+    recorded = record(config, weights, windows, report)
+    places = scalable_places(config) if is_scaling else ()
+    matrices = []
+    for name, parts in recorded.items():
+        report(f"trying {name}")
+        matrices.append(
+            _examined(name, parts, num_tokens, config, is_scalable=name.partition(".")[2] in places)
+        )
     kept = choose_kept(matrices, size_share=size_share, error=error)
-    return Calibration(matrices=matrices, kept=kept, num_tokens=sum(map(len, prompts)))
+    return Calibration(matrices=tuple(matrices), kept=kept, num_tokens=num_tokens)
 
 
 def choose_kept(
@@ -105,92 +132,116 @@ def choose_kept(
     return tuple(kept)
 
 
-def places(layer: LayerWeights) -> dict[str, tuple[AnyWeight, ...]]:
-    """A layer's matrices by their place in a precision map."""
-    found: dict[str, tuple[AnyWeight, ...]] = {"qkv": (layer.qkv,), "output": (layer.output,)}
+def cut(prompts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """Return windows of the prompts' tokens, spread over all of them; a window of one token says nothing."""
+    windows = [p[start : start + WINDOW] for p in prompts for start in range(0, len(p), WINDOW)]
+    windows = [window for window in windows if len(window) > 1]
+    if len(windows) <= MAX_WINDOWS:
+        return windows
+    return [windows[i * len(windows) // MAX_WINDOWS] for i in range(MAX_WINDOWS)]
+
+
+def record(
+    config: ModelConfig, weights: DecoderWeights, windows: Sequence[Sequence[int]], report: Report
+) -> Recorded:
+    """Read the windows forwards and back, and return what every matrix was given."""
+    named = {
+        name: matrices
+        for index, layer in enumerate(weights.layers)
+        for name, matrices in _named(index, layer)
+    }
+    recording = RecordingLinear(
+        {id(m): name for name, matrices in named.items() for m in matrices},
+        rows_per_call=max(1, MAX_ROWS // max(1, len(windows))),
+    )
+    decoder = Decoder(config, weights, replace(reference_ops(), linear=recording))
+    draw = torch.Generator(weights.embedding.device).manual_seed(0)
+    for number, window in enumerate(windows, 1):
+        report(f"reading text, {number} of {len(windows)}")
+        _read_back(decoder, config, window, weights.embedding.device, draw)
+    return {
+        name: [(m, recording.recorded[id(m)]) for m in matrices if isinstance(m, LinearWeight)]
+        for name, matrices in named.items()
+    }
+
+
+def _read_back(
+    decoder: Decoder,
+    config: ModelConfig,
+    token_ids: Sequence[int],
+    device: torch.device,
+    draw: torch.Generator,
+) -> None:
+    """One window: logits, a draw from each of their distributions, and the gradients of the draws."""
+    layout = eager_kv_layout(config, torch.float32)
+    num_blocks = -(-len(token_ids) // layout.block_size)
+    # Each layer has a pool of its own: gradients flow through writes, and views of one pool share theirs.
+    pages = [
+        allocate_kv(layout, num_layers=1, num_blocks=num_blocks, device=device)[0]
+        for _ in range(config.num_layers)
+    ]
+    logits = decoder.forward(step_inputs(token_ids, 0, layout.block_size, device), pages).logits
+    assert logits is not None
+    log_shares = logits.log_softmax(-1)
+    drawn = torch.multinomial(log_shares.detach().exp(), 1, generator=draw)
+    log_shares.gather(1, drawn).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def _named(index: int, layer: LayerWeights) -> Iterator[tuple[str, tuple[AnyWeight, ...]]]:
+    """A layer's matrices by their name in a precision map."""
+    yield f"{index}.qkv", (layer.qkv,)
+    yield f"{index}.output", (layer.output,)
     if layer.experts is not None:
-        return found | {"gate_up": layer.experts.gate_up, "down": layer.experts.down}
-    assert layer.gate_up is not None
-    assert layer.down is not None
-    return found | {"gate_up": (layer.gate_up,), "down": (layer.down,)}
+        yield f"{index}.gate_up", layer.experts.gate_up
+        yield f"{index}.down", layer.experts.down
+    elif layer.gate_up is not None and layer.down is not None:
+        yield f"{index}.gate_up", (layer.gate_up,)
+        yield f"{index}.down", (layer.down,)
 
 
-def with_int8(weights: DecoderWeights, name: str) -> DecoderWeights:
-    """Return the network with the matrices of one name in INT8."""
-    number, place = name.split(".")
-    index = int(number)
-    layer = weights.layers[index]
-    packed = tuple(map(_pack, places(layer)[place]))
-    if layer.experts is not None and place in ("gate_up", "down"):
-        experts = layer.experts
-        experts = replace(experts, gate_up=packed) if place == "gate_up" else replace(experts, down=packed)
-        changed = replace(layer, experts=experts)
-    else:
-        changed = _with_place(layer, place, packed[0])
-    return replace(weights, layers=(*weights.layers[:index], changed, *weights.layers[index + 1 :]))
-
-
-def _with_place(layer: LayerWeights, place: str, weight: AnyWeight) -> LayerWeights:
-    if place == "qkv":
-        return replace(layer, qkv=weight)
-    if place == "output":
-        return replace(layer, output=weight)
-    return replace(layer, gate_up=weight) if place == "gate_up" else replace(layer, down=weight)
-
-
-def _pack(weight: AnyWeight) -> AnyWeight:
-    assert isinstance(weight, LinearWeight)
-    return pack_int8(weight.weight, bias=weight.bias, activation_dtype=torch.float32)
-
-
-def _named(weights: DecoderWeights) -> Iterator[tuple[str, tuple[AnyWeight, ...]]]:
-    for index, layer in enumerate(weights.layers):
-        yield from ((f"{index}.{place}", matrices) for place, matrices in places(layer).items())
-
-
-def _watch(
-    config: ModelConfig, weights: DecoderWeights, prompts: Sequence[Sequence[int]]
-) -> dict[str, ErrorSums]:
-    watched = WatchedLinear({id(m): name for name, matrices in _named(weights) for m in matrices})
-    ops = replace(reference_ops(), linear=watched)
-    reader = LogitReader(EagerBackend(config, weights, ops, eager_kv_layout(config, torch.float32)))
-    for prompt in prompts:
-        for start in range(0, len(prompt), WINDOW):
-            for _ in reader.read(prompt[start : start + WINDOW]):
-                pass
-    return watched.sums
-
-
-def _first_tokens(prompts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """The beginnings of all prompts, a like share of each."""
-    share = max(8, _TRIED_TOKENS // len(prompts))
-    num_prompts = _TRIED_TOKENS // share
-    return [prompt[:share] for prompt in prompts[:: max(1, len(prompts) // num_prompts)]][:num_prompts]
-
-
-def _logits(
-    config: ModelConfig, weights: DecoderWeights, prompts: Sequence[Sequence[int]]
-) -> list[torch.Tensor]:
-    backend = EagerBackend(config, weights, reference_ops(), eager_kv_layout(config, torch.float32))
-    reader = LogitReader(backend)
-    return [chunk for prompt in prompts for chunk in reader.read(prompt)]
-
-
-def _mean_kl(found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float:
-    divergence = Divergence()
-    for logits, expected in zip(found, exact, strict=True):
-        divergence.add(logits, expected, torch.zeros(len(logits), dtype=torch.int64))
-    return divergence.summary().mean_kl
-
-
-def _matrix_report(weights: DecoderWeights, name: str, errors: ErrorSums, effect: float) -> MatrixReport:
-    number, place = name.split(".")
-    matrices = [m for m in places(weights.layers[int(number)])[place] if isinstance(m, LinearWeight)]
-    num_elements = sum(m.weight.numel() for m in matrices)
+@torch.inference_mode()
+def _examined(
+    name: str,
+    parts: Sequence[tuple[LinearWeight, RecordedInputs]],
+    num_tokens: int,
+    config: ModelConfig,
+    *,
+    is_scalable: bool,
+) -> MatrixReport:
+    """All matrices of one name; experts that no token went to have no say."""
+    num_elements = sum(m.weight.numel() for m, _ in parts)
+    seen = [(m, recorded) for m, recorded in parts if recorded.gradients]
+    plain = [weight_error(r.x, m.weight.float(), r.gradient) for m, r in seen]
+    shares = [r.num_inputs / m.weight.shape[1] / num_tokens for m, r in seen]
+    scales = scaled = None
+    if is_scalable and seen:
+        weight, inputs = seen[0]
+        scales = find_scales(inputs.x, weight.weight.float(), group=_group(name, config))
+        if scales is not None:
+            scaled = weight_error(inputs.x, weight.weight.float(), inputs.gradient, scales)
     return MatrixReport(
         name=name,
         num_bytes=2 * num_elements,
-        int8_bytes=num_elements + 4 * sum(len(m.weight) for m in matrices),
-        errors=errors,
-        effect=effect,
+        int8_bytes=num_elements + 4 * sum(len(m.weight) for m, _ in parts),
+        reach=max((r.reach for _, r in seen), default=0.0),
+        error=_joined(plain, shares),
+        scaled=scaled,
+        scales=scales,
+        static_gain=max((static_gain(r.x, r.largest) for _, r in seen), default=1.0),
     )
+
+
+def _joined(errors: Sequence[LinearError], shares: Sequence[float]) -> LinearError:
+    """Of several experts, each of which sees a share of the tokens."""
+    total = sum(shares) or 1.0
+    return LinearError(
+        relative=sum(e.relative * s for e, s in zip(errors, shares, strict=True)) / total,
+        cosine=sum(e.cosine * s for e, s in zip(errors, shares, strict=True)) / total if errors else 1.0,
+        effect=sum(e.effect * s for e, s in zip(errors, shares, strict=True)),
+    )
+
+
+def _group(name: str, config: ModelConfig) -> tuple[int, int, int] | None:
+    if not name.endswith(".output"):
+        return None
+    return config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_size

@@ -1,68 +1,58 @@
-"""What INT8 does to each matrix's own product on real activations: error, cosine, and how far those reach.
-
-A linear operation that watches: it computes what it stands in for, and keeps sums beside it.
-"""
+"""What INT8 does to one matrix's product on recorded inputs: error, cosine, and what it does to answers."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from kernels.int8_weight import pack_int8, unpack_int8
-from kernels.linear.reference import linear
-from kernels.ops import AnyWeight, LinearWeight
+from kernels.int8_weight import pack_int8, quantize_rows, unpack_int8
 
 
-@dataclass(slots=True)
-class ErrorSums:
-    """Over all tokens that a matrix was multiplied with. y is its product, e what INT8 adds to it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearError:
+    """y is the product, e what INT8 adds to it. `effect` is in nats per token, to second order.
 
-    y_y: float = 0.0
-    y_e: float = 0.0
-    e_e: float = 0.0
-    x_x: float = 0.0
-    num_inputs: int = 0
-    largest_input: float = 0.0
+    With the gradient g of the logarithm of an answer's probability at y, e moves that by g e, and half its
+    mean square is the divergence of the distributions.
+    """
 
-    @property
-    def relative(self) -> float:
-        """|e| / |y|."""
-        return math.sqrt(self.e_e / self.y_y) if self.y_y else 0.0
+    relative: float  # |e| / |y|
+    cosine: float  # between y and y + e
+    effect: float
 
-    @property
-    def cosine(self) -> float:
-        """Between y and y + e."""
-        lengths = math.sqrt(self.y_y * max(self.y_y + 2 * self.y_e + self.e_e, 0.0))
-        return (self.y_y + self.y_e) / lengths if lengths else 1.0
-
-    @property
-    def reach(self) -> float:
-        """The largest input over their root mean square: what a scale for all of them must span."""
-        mean_square = self.x_x / self.num_inputs if self.num_inputs else 0.0
-        return self.largest_input / math.sqrt(mean_square) if mean_square else 0.0
+    @classmethod
+    def of(cls, exact: torch.Tensor, error: torch.Tensor, gradient: torch.Tensor) -> "LinearError":
+        y_y, e_e = float(exact.square().sum()), float(error.square().sum())
+        y_f = y_y + float((exact * error).sum())
+        length = math.sqrt(y_y * float((exact + error).square().sum()))
+        return cls(
+            relative=math.sqrt(e_e / y_y) if y_y else 0.0,
+            cosine=y_f / length if length else 1.0,
+            effect=float((gradient * error).sum(-1).square().mean()) / 2,
+        )
 
 
-class WatchedLinear:
-    """Stands in for `Ops.linear`; matrices that `names` does not know are only multiplied."""
+def rounded(rows: torch.Tensor, scales: torch.Tensor | None = None) -> torch.Tensor:
+    """The matrix as INT8 holds it, its columns scaled while it is rounded."""
+    if scales is None:
+        return unpack_int8(pack_int8(rows))
+    return unpack_int8(pack_int8(rows * scales)) / scales
 
-    def __init__(self, names: Mapping[int, str]) -> None:
-        self._names = names  # by id(weight)
-        self.sums = {name: ErrorSums() for name in names.values()}
 
-    def __call__(self, x: torch.Tensor, weight: AnyWeight) -> torch.Tensor:
-        product = linear(x, weight)
-        name = self._names.get(id(weight))
-        if name is not None and isinstance(weight, LinearWeight):
-            self._add(self.sums[name], x.float(), weight.weight.float())
-        return product
+def weight_error(
+    x: torch.Tensor, rows: torch.Tensor, gradient: torch.Tensor, scales: torch.Tensor | None = None
+) -> LinearError:
+    """Of the weights in INT8 and inputs as they are."""
+    return LinearError.of(x @ rows.T, x @ (rounded(rows, scales) - rows).T, gradient)
 
-    def _add(self, sums: ErrorSums, x: torch.Tensor, rows: torch.Tensor) -> None:
-        y = x @ rows.T
-        e = x @ (unpack_int8(pack_int8(rows)) - rows).T
-        sums.y_y += float((y * y).sum())
-        sums.y_e += float((y * e).sum())
-        sums.e_e += float((e * e).sum())
-        sums.x_x += float((x * x).sum())
-        sums.num_inputs += x.numel()
-        sums.largest_input = max(sums.largest_input, float(x.abs().max()))
+
+def static_gain(x: torch.Tensor, largest: float) -> float:
+    """The error of inputs in INT8 with a scale per token, over that with one scale for all.
+
+    Above 1 the one scale wins: it needs no pass over a token's inputs, and loses less.
+    """
+    values, scales = quantize_rows(x)
+    by_token = (values.float() * scales[:, None] - x).square().sum()
+    step = largest / 127
+    at_once = ((x / step).round().clamp(-127, 127) * step - x).square().sum() if step else by_token
+    return math.sqrt(float(by_token) / float(at_once)) if at_once > 0 else 1.0

@@ -24,16 +24,13 @@ class LogitReader:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._block_size = backend.kv_layout.block_size
-        num_blocks = -(-WINDOW // self._block_size)
-        self._table = tuple(BlockId(i) for i in range(num_blocks))
-        backend.attach_kv(num_blocks)
+        backend.attach_kv(-(-WINDOW // self._block_size))
 
     def read(self, token_ids: Sequence[int]) -> Iterator[torch.Tensor]:
         """Yield float32 (up to CHUNK, V) logits after each token of a text of at most WINDOW tokens."""
         for start in range(0, len(token_ids), CHUNK):
             inputs = self._inputs(token_ids[start : start + CHUNK], start)
-            every_row = torch.arange(len(inputs.token_ids), device=self._backend.device)
-            yield self._logits(replace(inputs, output_rows=every_row))
+            yield self._logits(inputs)
 
     def continue_greedily(self, prompt_ids: Sequence[int], num_tokens: int) -> list[int]:
         """Return the likeliest token, `num_tokens` times, of what fits in WINDOW."""
@@ -51,15 +48,22 @@ class LogitReader:
         return logits
 
     def _inputs(self, new_ids: Sequence[int], num_computed: int) -> ForwardInputs:
-        num_known = num_computed + len(new_ids)
-        sequence = ScheduledSequence(
-            sequence_id=SequenceId(0),
-            new_token_ids=tuple(new_ids),
-            num_computed_tokens=num_computed,
-            block_table=self._table[: -(-num_known // self._block_size)],
-            known_token_ids=(),
-            num_prompt_tokens=num_known,
-            sampling=_ALL_LOGITS,
-        )
-        batch = Batch(sequences=(sequence,))
-        return build_inputs(batch, block_size=self._block_size, device=self._backend.device)
+        return step_inputs(new_ids, num_computed, self._block_size, self._backend.device)
+
+
+def step_inputs(
+    new_ids: Sequence[int], num_computed: int, block_size: int, device: torch.device
+) -> ForwardInputs:
+    """Return the inputs of a step of one sequence, which has the pool's first pages."""
+    num_known = num_computed + len(new_ids)
+    sequence = ScheduledSequence(
+        sequence_id=SequenceId(0),
+        new_token_ids=tuple(new_ids),
+        num_computed_tokens=num_computed,
+        block_table=tuple(BlockId(i) for i in range(-(-num_known // block_size))),
+        known_token_ids=(),
+        num_prompt_tokens=num_known,
+        sampling=_ALL_LOGITS,
+    )
+    inputs = build_inputs(Batch(sequences=(sequence,)), block_size=block_size, device=device)
+    return replace(inputs, output_rows=torch.arange(num_known - num_computed, device=device))

@@ -11,7 +11,8 @@ from appliance.config import Settings
 from appliance.eval.calibration import Calibration, calibrate
 from appliance.eval.evaluation import Measured, Report, evaluate
 from appliance.formats.model_file import open_model_file
-from appliance.loader import kept_matrices, load_wishes
+from appliance.loader import load_wishes, wanted_map
+from appliance.precision_map import EMPTY_MAP, PrecisionMap
 from appliance.quality import Quality, save_quality, variant_of
 from appliance.runtime.checkpoint import ModelFile as OpenModel
 from appliance.runtime.checkpoint import read_config
@@ -30,7 +31,7 @@ def measure(settings: Settings, found: ModelFile, against: str, report: Report) 
     with open_model_file(found.path) as file:
         encode = partial(read_tokenizer(file).encode, parse_special=False)
         reference = load(file, replace(settings, precision=against, kv_dtype="auto"), report)
-        loaded = load(file, settings, report, kept=kept_matrices(settings, found))
+        loaded = load(file, settings, report, precision_map=wanted_map(settings, found))
     variant = variant_of(settings.precision, settings.activations, settings.kv_dtype)
     quality = evaluate(
         found.model_id,
@@ -50,6 +51,7 @@ def calibrate_model(
     *,
     size_share: float,
     error: float | None,
+    is_scaling: bool,
     report: Report,
 ) -> Calibration:
     """Load the model in float32 and find what to keep in 16 bits. Raises what loading raises."""
@@ -61,14 +63,22 @@ def calibrate_model(
         device = select_device(settings.device)
         weights = WeightLoader(file, dtype=torch.float32, device=device).load(architecture, config)
     token_ids = [tokenizer.encode(prompt, parse_special=False) for prompt in prompts]
-    return calibrate(config, weights, token_ids, size_share=size_share, error=error, report=report)
+    return calibrate(
+        config,
+        weights,
+        token_ids,
+        size_share=size_share,
+        error=error,
+        is_scaling=is_scaling,
+        report=report,
+    )
 
 
 def load(
-    file: OpenModel, settings: Settings, report: Report, *, kept: frozenset[str] = frozenset()
+    file: OpenModel, settings: Settings, report: Report, *, precision_map: PrecisionMap = EMPTY_MAP
 ) -> LoadedBackend:
     """Load onto the backend that would serve it. Raises what loading raises."""
     num_threads = settings.threads or usable_threads()
     torch.set_num_threads(num_threads)
-    wishes = load_wishes(settings, select_device(settings.device), num_threads, kept=kept)
+    wishes = load_wishes(settings, select_device(settings.device), num_threads, precision_map=precision_map)
     return load_backend(file, wishes, lambda text, _: report(text))

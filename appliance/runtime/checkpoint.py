@@ -4,7 +4,7 @@ Knows what both kinds of file do to them: fused matrices, stacked experts, rows 
 norms stored less one. Whoever loads weights asks here, and at the end for what nobody asked for.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,6 +25,8 @@ from appliance.model.gguf_shape import ROPE_VECTORS
 from appliance.model.hf_config import HFConfig
 from appliance.model.registry import find_architecture, find_hf_architecture
 from appliance.model.tensor_names import Slot
+from appliance.precision_map import Scales
+from appliance.runtime.channel_scales import ChannelScales
 
 Bytes = NDArray[np.uint8]
 RowOrder = NDArray[np.int64]
@@ -70,6 +72,20 @@ class Rows:
         dequantize_rows(np.ascontiguousarray(raw), self.type, values)
         return values
 
+    def scaled(self, columns: Scales | None, rows: Scales | None) -> "Rows":
+        """Return these rows as float32 with each column multiplied, and each row divided, by its scale."""
+
+        def load() -> Bytes:
+            values = np.empty((len(self.raw), self.num_columns), dtype=np.float32)
+            dequantize_rows(self.raw, self.type, values)
+            if columns is not None:
+                values *= columns
+            if rows is not None:
+                values /= rows[:, None]
+            return values.view(np.uint8)
+
+        return Rows(load=load, type=GGMLType.F32, num_columns=self.num_columns, order=self.order)
+
 
 def read_config(file: ModelFile, served_context: int | None = None) -> tuple[Architecture, ModelConfig]:
     """Fill a ModelConfig from a file's metadata and tensor directory.
@@ -111,9 +127,15 @@ def _rooted(name: str, root: str) -> str:
 
 
 class Checkpoint:
-    """One file's tensors for one network."""
+    """One file's tensors for one network, with the scales of a precision map folded in."""
 
-    def __init__(self, file: ModelFile, architecture: Architecture, config: ModelConfig) -> None:
+    def __init__(
+        self,
+        file: ModelFile,
+        architecture: Architecture,
+        config: ModelConfig,
+        scales: Mapping[str, Scales] | None = None,
+    ) -> None:
         self._file = file
         self._config = config
         self._is_gguf = isinstance(file, GGUFFile)
@@ -122,6 +144,7 @@ class Checkpoint:
         self._permutes = self._is_gguf and architecture.gguf_permutes_qk
         self._norm_offset = 1.0 if architecture.hf_norms_add_one and not self._is_gguf else 0.0
         self._used: set[str] = set()
+        self._scales = ChannelScales(scales or {}, config)
 
     def norms(self) -> Iterator[tuple[Slot, int]]:
         """The norms that every layer has, with their sizes."""
@@ -142,7 +165,8 @@ class Checkpoint:
         values = dequantize(self._file, name) + np.float32(self._norm_offset)
         if slot in (Slot.QUERY_NORM, Slot.KEY_NORM) and self._permutes:
             raise UnsupportedModel("norms of queries and keys in a file with pairwise RoPE are not supported")
-        return values
+        scales = self._scales.of_norm(slot, layer)
+        return values if scales is None else values / scales
 
     def rows(self, slot: Slot, layer: int = 0, expert: int = 0) -> Rows:
         """A matrix of the network. Raises BadModelFile naming a tensor that is missing or misshapen."""
@@ -153,7 +177,7 @@ class Checkpoint:
         if slot in _EXPERT_SLOTS and "{expert}" not in self._names[slot]:
             first, leading = expert * num_rows, (self._num_experts(), num_rows)
         self._check(name, (*leading, num_columns))
-        return Rows(
+        rows = Rows(
             load=lambda: self._file.raw(name)[first : first + num_rows],
             # A fused matrix is read as plain rows.
             packed=lambda: self._packed(name) if total == num_rows else None,
@@ -161,6 +185,8 @@ class Checkpoint:
             num_columns=num_columns,
             order=self._order(slot, layer),
         )
+        columns, outputs = self._scales.of_columns(slot, layer), self._scales.of_rows(slot, layer)
+        return rows if columns is None and outputs is None else rows.scaled(columns, outputs)
 
     def bias(self, slot: Slot, layer: int) -> NDArray[np.float32] | None:
         """A matrix's bias in the order of its rows, None where the network has none. Raises BadModelFile."""
@@ -170,6 +196,8 @@ class Checkpoint:
         first, total = self._place(slot)
         self._check(name, (total,))
         values = dequantize(self._file, name)[first : first + self.shape(slot)[0]]
+        if (scales := self._scales.of_rows(slot, layer)) is not None:
+            values = values / scales
         order = self._order(slot, layer)
         return values if order is None else values[order]
 

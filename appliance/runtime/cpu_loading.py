@@ -7,6 +7,7 @@ import torch
 
 from appliance.formats.ggml_types import GGMLType
 from appliance.model.config import ModelConfig
+from appliance.precision_map import EMPTY_MAP, PrecisionMap
 from appliance.runtime.checkpoint import ModelFile, read_config
 from appliance.runtime.cpu import CpuBackend, cpu_kv_layout, native_config
 from appliance.runtime.cpu_weights import PLANS, NativeWeightLoader, PackingPlan
@@ -57,9 +58,9 @@ class NativePlan:
 
 
 def plan_native(
-    file: ModelFile, precision: str, kv_dtype: str, kept: frozenset[str] = frozenset()
+    file: ModelFile, precision: str, kv_dtype: str, precision_map: PrecisionMap = EMPTY_MAP
 ) -> NativePlan:
-    """Decide how to hold the file's weights, with `kept` of them in 16 bits, and its KV. Raises NotNative."""
+    """Decide how to hold the file's weights and its KV. Raises NotNative."""
     if kv_dtype not in _KV_DTYPES:
         raise NotNative(f"its KV cache is bf16 or int8, not {kv_dtype}")
     linear_types = {file.tensor(name).type for name in file.tensors if name.endswith(_LINEAR_NAMES)}
@@ -70,7 +71,7 @@ def plan_native(
     keeps_blocks = chosen == "auto"
     kv_type = _KV_DTYPES[kv_dtype]
     return NativePlan(
-        packing=replace(PLANS[chosen], kept=kept),
+        packing=replace(PLANS[chosen], precision_map=precision_map),
         precision=_own_precision(linear_types) if keeps_blocks else chosen,
         kv_dtype="int8" if kv_type == torch.int8 else "bf16",
         kv_type=kv_type,

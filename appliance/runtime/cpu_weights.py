@@ -11,6 +11,7 @@ from appliance.formats.regroup import as_q8_0
 from appliance.model.architectures import Architecture
 from appliance.model.config import ModelConfig
 from appliance.model.tensor_names import Slot
+from appliance.precision_map import EMPTY_MAP, PrecisionMap
 from appliance.runtime.checkpoint import Checkpoint, ModelFile, Rows
 from appliance.runtime.weights import Progress
 from kernels.cpu.abi import Kind, NormRole, Role, Source
@@ -68,10 +69,10 @@ class PackingPlan:
     table: Kind | None
     linear_default: Kind = Kind.CHANNEL8
     table_default: Kind = Kind.BF16
-    kept: frozenset[str] = frozenset()  # matrices in 16 bits instead, by their names in a precision map
+    precision_map: PrecisionMap = EMPTY_MAP
 
     def linear_of(self, slot: Slot, layer: int) -> Kind | None:
-        return Kind.BF16 if f"{layer}.{_PLACES[slot]}" in self.kept else self.linear
+        return Kind.BF16 if f"{layer}.{_PLACES[slot]}" in self.precision_map.kept else self.linear
 
 
 PLANS = {
@@ -97,7 +98,7 @@ class NativeWeightLoader:
 
     def load(self, architecture: Architecture, config: ModelConfig) -> None:
         """Pack every tensor. Raises BadModelFile naming a tensor that is missing, extra or misshapen."""
-        source = Checkpoint(self._file, architecture, config)
+        source = Checkpoint(self._file, architecture, config, self._plan.precision_map.scales)
         self._table(source, Slot.EMBEDDING)
         if not config.ties_embeddings:
             self._table(source, Slot.HEAD)

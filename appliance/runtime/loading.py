@@ -9,7 +9,7 @@ import torch
 
 from appliance.errors import BadSetting, NotEnoughMemory
 from appliance.model.config import ModelConfig
-from appliance.precision_map import check_names
+from appliance.precision_map import EMPTY_MAP, PrecisionMap, check_names
 from appliance.runtime import cpu_loading, cuda_loading
 from appliance.runtime.backend import Backend, EagerBackend, eager_kv_layout
 from appliance.runtime.checkpoint import ModelFile, read_config
@@ -46,7 +46,7 @@ class LoadWishes:
     free_bytes: int
     library_folder: Path  # where the native library is, or is built on first use
     served_context: int | None = None  # tokens; None for all that the model allows
-    kept: frozenset[str] = frozenset()  # matrices that int8-mixed holds in 16 bits
+    precision_map: PrecisionMap = EMPTY_MAP  # what int8-mixed does
     max_sequences: int = 32
     kernel_folder: Path | None = None  # where compiled GPU kernels are kept
 
@@ -98,8 +98,8 @@ def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
 def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
     # Before anything that takes time: a file that cannot be run is refused at once.
     _, config = read_config(file, wishes.served_context)
-    check_names(wishes.kept, config.num_layers)
-    plan = cpu_loading.plan_native(file, wishes.precision, wishes.kv_dtype, wishes.kept)
+    check_names(wishes.precision_map, config.num_layers)
+    plan = cpu_loading.plan_native(file, wishes.precision, wishes.kv_dtype, wishes.precision_map)
     _require_room(file, plan.precision, plan.weights_bytes, wishes.free_bytes)
     report("preparing the CPU engine, once", None)
     library = cpu_loading.open_library(wishes.library_folder)
@@ -125,7 +125,7 @@ def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
 
 def _load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
     architecture, config = read_config(file, wishes.served_context)
-    check_names(wishes.kept, config.num_layers)
+    check_names(wishes.precision_map, config.num_layers)
     demands = cuda_loading.CudaDemands(
         precision=wishes.precision,
         kv_dtype=wishes.kv_dtype,
@@ -162,7 +162,7 @@ def _load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBac
 
 def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
     architecture, config = read_config(file, wishes.served_context)
-    check_names(wishes.kept, config.num_layers)
+    check_names(wishes.precision_map, config.num_layers)
     precision, dtype = weight_dtype(wishes.precision, wishes.device)
     is_int8 = precision in INT8
     kv_name, kv_type = kv_dtype(wishes.kv_dtype, "bf16" if is_int8 else precision)
@@ -173,7 +173,7 @@ def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBa
         dtype=dtype,
         device=wishes.device,
         packing=_eager_int8(wishes.device, dtype) if is_int8 else None,
-        kept=wishes.kept,
+        precision_map=wishes.precision_map,
         progress=lambda share: report(f"loading {file.path.name}", share),
     )
     weights = loader.load(architecture, config)

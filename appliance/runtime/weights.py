@@ -9,6 +9,7 @@ from appliance.model.config import ModelConfig
 from appliance.model.decoder import DecoderWeights, LayerWeights
 from appliance.model.experts import ExpertWeights
 from appliance.model.tensor_names import Slot
+from appliance.precision_map import EMPTY_MAP, PrecisionMap
 from appliance.runtime.checkpoint import Checkpoint, ModelFile, Rows
 from appliance.runtime.weight_packing import Packing
 from kernels.ops import AnyWeight, LinearWeight
@@ -29,8 +30,8 @@ _NORM_FIELDS = {
 class WeightLoader:
     """Reads one file's tensors into `dtype` tensors on `device`; holds one float32 chunk besides them.
 
-    With a packing the layers' matrices, but for routers and those `kept` by their names in a precision map,
-    become what it makes of them.
+    With a packing the layers' matrices, but for routers and those that the precision map keeps, become
+    what it makes of them.
     """
 
     def __init__(
@@ -41,18 +42,18 @@ class WeightLoader:
         device: torch.device,
         progress: Progress = lambda _: None,
         packing: Packing | None = None,
-        kept: frozenset[str] = frozenset(),
+        precision_map: PrecisionMap = EMPTY_MAP,
     ) -> None:
         self._file = file
         self._dtype = dtype
         self._device = device
         self._progress = progress
         self._packing = packing
-        self._kept = kept
+        self._map = precision_map
 
     def load(self, architecture: Architecture, config: ModelConfig) -> DecoderWeights:
         """Load every tensor. Raises BadModelFile naming a tensor that is missing, extra or misshapen."""
-        source = Checkpoint(self._file, architecture, config)
+        source = Checkpoint(self._file, architecture, config, self._map.scales)
         embedding = self._stack([source.rows(Slot.EMBEDDING)])
         head = embedding if config.ties_embeddings else self._stack([source.rows(Slot.HEAD)])
         layers = []
@@ -103,7 +104,7 @@ class WeightLoader:
         )
 
     def _matrix(self, parts: list[Rows], name: str, bias: torch.Tensor | None) -> AnyWeight:
-        if self._packing is None or name in self._kept:
+        if self._packing is None or name in self._map.kept:
             return LinearWeight(weight=self._stack(parts), bias=bias)
         return self._packing((chunk.to(self._device) for chunk in _chunks(parts)), bias)
 

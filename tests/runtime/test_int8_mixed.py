@@ -7,7 +7,7 @@ import pytest
 
 from appliance.errors import BadSetting
 from appliance.formats.gguf import read_gguf
-from appliance.precision_map import check_names, map_file, read_map, write_map
+from appliance.precision_map import PrecisionMap, check_names, map_file, read_map, write_map
 from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
 from oracles.llama import llama_logits
 from oracles.tiny_model import CPU, logits_by_chunks, tiny_model
@@ -41,7 +41,7 @@ def load(
         step_tokens=64,
         free_bytes=2**33,
         library_folder=folder,
-        kept=kept,
+        precision_map=PrecisionMap(kept=kept),
     )
     with read_gguf(path) as opened:
         loaded = load_backend(opened, wishes, lambda *_: None)
@@ -75,8 +75,9 @@ def test_int8_takes_half_the_bytes_of_16_bits_on_the_eager_backend(file: Path, l
 
 def test_a_map_is_read_back_as_it_was_written(file: Path) -> None:
     assert read_map(file) is None
-    write_map(file, {"1.qkv", "0.down"})
-    assert read_map(file) == {"0.down", "1.qkv"}
+    wanted = PrecisionMap(kept=frozenset({"1.qkv", "0.down"}))
+    write_map(file, wanted)
+    assert read_map(file) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "keep-16-bit = 3", "keep-16-bit = [3]", "keep-16-bit = ["])
@@ -88,4 +89,4 @@ def test_a_spoilt_map_is_named(file: Path, text: str) -> None:
 
 def test_a_name_that_no_matrix_has_is_refused_with_those_there_are() -> None:
     with pytest.raises(BadSetting, match=r"'2\.down'.*0 to 1.*qkv, output, gate_up, down"):
-        check_names({"2.down", "0.qkv"}, num_layers=2)
+        check_names(PrecisionMap(kept=frozenset({"2.down", "0.qkv"})), num_layers=2)
