@@ -190,7 +190,11 @@ def _add_running(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="catalogue name or model file")
-    parser.add_argument("--prompts", metavar="FILE", required=True, help="texts, an empty line between them")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompts", metavar="FILE", help="texts, an empty line between them")
+    source.add_argument(
+        "--from-traffic", action="store_true", help="prompts that `serve --record-prompts` has kept here"
+    )
     parser.add_argument("--size", metavar="SHARE", help="most bytes, as a share of 16 bits (default 0.55)")
     parser.add_argument("--error", metavar="NATS", help="keep no more once the others' effects sum to this")
     parser.add_argument("--no-scaling", action="store_true", help="scale no inputs")

@@ -120,6 +120,7 @@ class Settings:
     tls_key: Path | None = setting(None, "its private key (PEM)", metavar="FILE")
     no_dashboard: bool = setting(False, "serve without the dashboard")
     json_logs: bool = setting(False, "log one JSON object a line")
+    record_prompts: bool = setting(False, "keep prompts on this machine, for `appliance calibrate`")
     otlp_endpoint: str | None = setting(
         None, "OpenTelemetry collector to send traces to, such as http://localhost:4318", metavar="URL"
     )

@@ -22,6 +22,7 @@ from appliance.engine.swap_space import HostMemory
 from appliance.errors import BadSetting
 from appliance.formats.model_file import open_model_file
 from appliance.model_pool import ALL_ROOM, ModelDefaults, ModelFacts, ResidentModel, Room
+from appliance.observe.prompt_log import PromptLog
 from appliance.observe.resources import ProcessResources
 from appliance.precision_map import EMPTY_MAP, PrecisionMap, map_file, read_map
 from appliance.quality import Quality, read_quality, variant_of
@@ -65,6 +66,7 @@ def load_model(settings: Settings, found: ModelFile, report: Report, room: Room 
     kv = _choose_kv(settings, loaded, context_length, room)
     logger.info(kv.plan.explanation)
     engine = _start_engine(settings, found.model_id, loaded, kv, context_length, report)
+    prompt_log = _prompt_log(settings, found, tokenizer)
     facts = ModelFacts(
         architecture=loaded.config.architecture,
         num_parameters=num_parameters,
@@ -88,9 +90,22 @@ def load_model(settings: Settings, found: ModelFile, report: Report, room: Room 
         chat_template=template,
         constraints=ConstraintCompiler(tokenizer),
         facts=facts,
-        close=engine.stop,
+        close=partial(_close, engine, prompt_log),
         defaults=_defaults(found),
+        prompt_log=prompt_log,
     )
+
+
+def _prompt_log(settings: Settings, found: ModelFile, tokenizer: Tokenizer) -> PromptLog | None:
+    if not settings.record_prompts:
+        return None
+    return PromptLog(paths.prompts_file(found.model_id), tokenizer.decode)
+
+
+def _close(engine: Engine, prompt_log: PromptLog | None) -> None:
+    engine.stop()
+    if prompt_log is not None:
+        prompt_log.close()
 
 
 def _known_quality(settings: Settings, found: ModelFile) -> Quality | None:

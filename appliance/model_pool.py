@@ -1,12 +1,13 @@
 """Which models are resident, one engine each, and what memory they may still take. Loads no torch itself."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.engine.engine import Engine
 from appliance.errors import UnknownModel
+from appliance.observe.prompt_log import PromptLog
 from appliance.quality import Quality
 from appliance.text.chat_template import ChatTemplate
 from appliance.text.constraints import ConstraintCompiler
@@ -54,6 +55,11 @@ class ResidentModel:
     facts: ModelFacts
     close: Callable[[], None]
     defaults: ModelDefaults = ModelDefaults()
+    prompt_log: PromptLog | None = None  # where the operator has prompts recorded
+
+    def note_prompt(self, token_ids: Sequence[int]) -> None:
+        if self.prompt_log is not None:
+            self.prompt_log.add(token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

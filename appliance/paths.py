@@ -37,6 +37,11 @@ def state_dir() -> Path:
     return _platform_folder("user_state_dir")
 
 
+def prompts_file(model_id: str) -> Path:
+    """Where a model's prompts are recorded, if the operator asks for that."""
+    return state_dir() / "prompts" / f"{model_id.replace('/', '_')}.jsonl"
+
+
 def log_dir() -> Path:
     """Log files."""
     return _platform_folder("user_log_dir")

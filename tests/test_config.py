@@ -49,13 +49,21 @@ EXAMPLES: dict[str, tuple[tuple[str, object], tuple[str, object]]] = {
     "tls_key": (("/etc/k.pem", Path("/etc/k.pem")), ("a b", Path("a b"))),
     "no_dashboard": (("true", True), ("on", True)),
     "json_logs": (("1", True), ("YES", True)),
+    "record_prompts": (("1", True), ("true", True)),
     "otlp_endpoint": (("http://a:4318", "http://a:4318"), ("https://b/v1/traces", "https://b/v1/traces")),
     "otlp_headers": (("a=b", "a=b"), ("a=b,c=d", "a=b,c=d")),
     "trace_share": (("0", 0.0), ("0.1", 0.1)),
     "models_dir": (("/srv/models", Path("/srv/models")), ("a b", Path("a b"))),
 }
 NAMES = [field.name for field in fields(Settings)]
-SWITCHES = {"require_key", "no_dashboard", "json_logs", "no_classes", "no_admission_windows"}
+SWITCHES = {
+    "record_prompts",
+    "require_key",
+    "no_dashboard",
+    "json_logs",
+    "no_classes",
+    "no_admission_windows",
+}
 by_name = pytest.mark.parametrize("name", NAMES)
 
 
@@ -202,6 +210,7 @@ BAD: list[tuple[str, str, str]] = [
     ("api_key", "", "an empty value has no meaning"),
     ("no_dashboard", "maybe", "write true or false"),
     ("json_logs", "2", "write true or false"),
+    ("record_prompts", "maybe", "write true or false"),
     ("otlp_endpoint", "", "an empty value has no meaning"),
     ("otlp_headers", "", "an empty value has no meaning"),
     ("trace_share", "1.5", "the most is 1"),

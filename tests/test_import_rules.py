@@ -75,7 +75,7 @@ RULES = {
     "appliance.model_library": Rule(
         ours=appliance("catalog derived_models download errors formats paths"), others=("msgspec",)
     ),
-    "appliance.model_pool": Rule(ours=appliance("engine errors quality text")),
+    "appliance.model_pool": Rule(ours=appliance("engine errors observe.prompt_log quality text")),
     "appliance.model_overrides": Rule(ours=appliance("errors model_pool text"), others=("msgspec",)),
     "appliance.download": Rule(
         ours=(
@@ -109,7 +109,9 @@ RULES = {
     # Measures what the loader would load.
     "appliance.eval": Rule(
         ours=(
-            *appliance("catalog config engine errors formats loader model paths quality runtime text"),
+            *appliance(
+                "catalog config engine errors formats loader model paths precision_map quality runtime text"
+            ),
             "kernels",
         ),
         others=("msgspec", "numpy", "torch"),

@@ -1,6 +1,7 @@
 """`appliance calibrate`: which matrices of a model to keep in 16 bits. Prints; measures nothing itself."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,15 +22,20 @@ def calibrate(args: argparse.Namespace) -> int:
     from appliance.serve import find_model
 
     share, error = _number(args.size, "--size", most=1.0), _number(args.error, "--error", most=None)
-    prompts = read_prompts(Path(args.prompts))
+    prompts = [] if args.from_traffic else read_prompts(Path(args.prompts))
     settings = quiet_settings(args)
     found = find_model(settings, lambda text, _: show_step(text))
-    from appliance.eval.session import calibrate_model
+    traffic = read_traffic(found.model_id, is_needed=args.from_traffic)
+    from appliance.eval.session import calibrate_model, compare_with_traffic
+
+    if prompts and traffic:
+        for warning in compare_with_traffic(found, prompts, traffic):
+            print(f"warning: the set is biased: {warning}", file=sys.stderr)
 
     result = calibrate_model(
         settings,
         found,
-        prompts,
+        prompts or traffic,
         size_share=0.55 if share is None else share,
         error=error,
         is_scaling=not args.no_scaling,
@@ -59,6 +65,26 @@ def read_prompts(file: Path) -> list[str]:
     if not prompts:
         raise BadSetting(f"--prompts {file} has no text; put an empty line between prompts", param="prompts")
     return prompts
+
+
+def read_traffic(model_id: str, *, is_needed: bool) -> list[str]:
+    """Return the prompts recorded of a model, none where there are none. Raises BadSetting if needed."""
+    from appliance.observe.prompt_log import read_prompts as read_recorded
+    from appliance.paths import prompts_file
+
+    file = prompts_file(model_id)
+    try:
+        recorded = read_recorded(file)
+    except FileNotFoundError:
+        recorded = []
+    except OSError as error:
+        raise BadSetting(f"the recorded prompts {file} cannot be read: {error.strerror}") from error
+    if is_needed and not recorded:
+        raise BadSetting(
+            f"no prompts of {model_id} are recorded in {file}; `appliance serve --record-prompts` keeps them",
+            param="from-traffic",
+        )
+    return recorded
 
 
 def told(result: "Calibration", *, num_rows: int | None) -> list[str]:

@@ -8,6 +8,7 @@ import torch
 
 from appliance.catalog import ModelFile
 from appliance.config import Settings
+from appliance.eval.bias import compare
 from appliance.eval.calibration import Calibration, calibrate
 from appliance.eval.evaluation import Measured, Report, evaluate
 from appliance.formats.model_file import open_model_file
@@ -72,6 +73,14 @@ def calibrate_model(
         is_scaling=is_scaling,
         report=report,
     )
+
+
+def compare_with_traffic(found: ModelFile, prompts: Sequence[str], traffic: Sequence[str]) -> tuple[str, ...]:
+    """Return in what a set is unlike the model's recorded prompts, in words."""
+    with open_model_file(found.path) as file:
+        encode = partial(read_tokenizer(file).encode, parse_special=False)
+    comparison = compare(list(map(encode, prompts)), list(map(encode, traffic)))
+    return comparison.warnings if comparison else ()
 
 
 def load(

@@ -278,10 +278,9 @@ def start_generations(
     """Submit every request to the model's engine, or none of them.
 
     Each `num_per_prompt` of them in a row have one prompt, which is computed once. Prompts share what was
-    computed before only under the same `cache_salt`.
-
-    `received_s` is when the request's last byte came in, on the recorder's clock. `prompt_field` is what
-    the protocol calls the prompt. Raises what `Engine.submit` raises: InvalidRequest, QueueFull, NotReady.
+    computed before only under the same `cache_salt`. `received_s` is when the request's last byte came in,
+    on the recorder's clock. `prompt_field` is what the protocol calls the prompt. Raises what
+    `Engine.submit` raises: InvalidRequest, QueueFull, NotReady.
     """
     streams: list[TokenStream] = []
     # Before, not after: the engine may have begun by the time that this thread goes on.
@@ -289,6 +288,7 @@ def start_generations(
     try:
         for first in range(0, len(requests), num_per_prompt):
             choices = requests[first : first + num_per_prompt]
+            model.note_prompt(choices[0].prompt_token_ids)
             streams += model.engine.submit_choices(
                 choices[0].prompt_token_ids,
                 [choice.params for choice in choices],
