@@ -25,6 +25,7 @@ from appliance.bench.own_server import own_server
 from appliance.engine.percentiles import nearest_rank
 
 MOST = 0.05
+RATE_WINDOW_S = 5.0  # the engine's
 _WORDS = ["river", "stone", "winter", "lamp", "copper", "meadow", "signal", "harbor", "violet", "engine"]
 
 
@@ -37,12 +38,13 @@ class Load:
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """What a client saw: seconds, and tokens a second from first request to last byte."""
+    """What a client saw."""
 
     ttfts_s: list[float] = field(default_factory=list)
     tpots_s: list[float] = field(default_factory=list)
     num_tokens: int = 0
-    wall_s: float = 0.0
+    num_probes: int = 0  # requests of one token besides those timed
+    times_s: list[float] = field(default_factory=list)  # of every token, on the clock of perf_counter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +67,8 @@ async def plain_client(url: str, model: str, load: Load) -> Seen:
         for number in todo:
             await _one_request(http, url, model, load, number, seen)
 
-    started_s = time.perf_counter()
     async with httpx.AsyncClient(timeout=600) as http:
         await asyncio.gather(*(one_client(http) for _ in range(load.clients)))
-    seen.wall_s = time.perf_counter() - started_s
     return seen
 
 
@@ -97,6 +97,7 @@ async def _one_request(
     seen.ttfts_s.append(times[0] - sent_s)
     seen.tpots_s.append((times[-1] - times[0]) / (num_tokens - 1))
     seen.num_tokens += num_tokens
+    seen.times_s += times
 
 
 def our_bench(url: str, load: Load) -> Seen:
@@ -113,7 +114,7 @@ def our_bench(url: str, load: Load) -> Seen:
         ttfts_s=stage["samples"]["ttft"],
         tpots_s=stage["samples"]["tpot"],
         num_tokens=round(stage["output_tokens_per_s"] * stage["wall_s"]),
-        wall_s=stage["wall_s"],
+        num_probes=1,
     )
 
 
@@ -146,11 +147,11 @@ def compare(url: str, seen: Seen) -> list[Row]:
     tokens = metrics["vllm:generation_tokens_total"]
     return [
         *rows,
-        Row(name="requests", client=len(seen.ttfts_s), server=count, source="/metrics"),
-        Row(name="output tokens", client=seen.num_tokens, server=tokens, source="/metrics"),
+        Row(name="requests", client=len(seen.ttfts_s) + seen.num_probes, server=count, source="/metrics"),
+        Row(name="output tokens", client=seen.num_tokens + seen.num_probes, server=tokens, source="/metrics"),
         Row(
             name="output tokens",
-            client=seen.num_tokens,
+            client=seen.num_tokens + seen.num_probes,
             server=dashboard["throughput"]["output_tokens"],
             source="dashboard",
         ),
@@ -165,20 +166,26 @@ def _metrics(url: str) -> dict[str, float]:
 
 async def speeds(url: str, model: str, load: Load) -> Row:
     """The dashboard's tokens a second, watched while a load runs, beside what the client got meanwhile."""
-    told: list[float] = []
+    told: list[tuple[float, float]] = []
+    began_s = time.perf_counter()
     client = asyncio.create_task(plain_client(url, model, load))
     async with httpx.AsyncClient() as http:
         while not client.done():
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.25)
             snapshot = (await http.get(f"{url}/system/v1/snapshot")).json()
-            told.append(snapshot["throughput"]["output_tokens_per_s"])
+            told.append((time.perf_counter(), snapshot["throughput"]["output_tokens_per_s"]))
     seen = await client
-    # The rate is that of the last seconds: it rises when the load begins, and is left out at the end.
-    settled = told[len(told) // 4 : -max(1, len(told) // 8)]
+    # Whole windows only: before one is full the appliance counts from its first work on.
+    settled = [(at_s, rate) for at_s, rate in told if at_s > began_s + 1.2 * RATE_WINDOW_S] or told
+    share = seen.num_tokens / max(1, len(seen.times_s))  # a line may bring more than a token
+    counted = [
+        share * sum(at_s - RATE_WINDOW_S < time_s <= at_s for time_s in seen.times_s) / RATE_WINDOW_S
+        for at_s, _ in settled
+    ]
     return Row(
         name="output tokens/s",
-        client=seen.num_tokens / seen.wall_s,
-        server=mean(settled),
+        client=mean(counted),
+        server=mean(rate for _, rate in settled),
         source="dashboard",
     )
 

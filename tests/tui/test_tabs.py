@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from appliance.server.schemas import KVSnapshot
+from appliance.server.schemas import DomainSnapshot, KVSnapshot, QualitySnapshot
 from tui.targets import Targets
 
 pytestmark = pytest.mark.anyio
@@ -214,3 +215,28 @@ async def test_a_missed_target_alarms_and_a_new_one_quiets_it(shows, snapshots, 
         assert "▲" not in read_screen(pilot)
         assert "target 500 ms" in read_screen(pilot)
         assert not pilot.app.screen.query_one("#ttft").has_class("-alarm")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_was_measured_of_the_quality_is_shown(shows, snapshots, read_screen, size) -> None:
+    prose = DomainSnapshot(
+        perplexity=12.34, reference_perplexity=12.0, mean_kl=0.0123, p99_kl=0.456, top1_agreement=0.967
+    )
+    quality = QualitySnapshot(
+        variant="int4",
+        against="f32",
+        measured_s=time.time() - 3600,
+        overall=replace(prose, perplexity=13.0),
+        domains={"prose": prose, "arithmetic": replace(prose, top1_agreement=0.9)},
+        failures=("arithmetic: 90.0% of the first choices agree; at least 95% should",),
+    )
+    busy = snapshots.busy()
+    async with shows(replace(busy, model=replace(busy.model, quality=quality)), size=size) as pilot:
+        pilot.app.action_show_tab("quality")
+        await pilot.pause()
+        text = read_screen(pilot)
+        assert "Measured 1h 00m ago, int4 against f32" in text
+        assert re.search(r"prose\s+12.34\s+12.00\s+\+2.8%\s+96.7%\s+0.0123\s+0.456", text)
+        assert re.search(r"all\s+13.00\s+12.00\s+\+8.3%", text)
+        assert "! arithmetic: 90.0% of the first choices agree" in text
+        assert "Nothing was measured" not in text

@@ -34,6 +34,7 @@ _MARKS = {
     "available": ("↓", "dim"),
 }
 _MAX_PADDING = 6
+_MAX_NAME = 48
 _PROGRESS_WIDTH = 30
 
 
@@ -74,8 +75,11 @@ class ModelsView(PolledView):
 
     def on_resize(self) -> None:
         """Columns move apart where there is room."""
-        spare = self.size.width - 2 - sum(width for _, width in _COLUMNS) - 1
-        self._table.cell_padding = min(max(spare // (2 * len(_COLUMNS)), 1), _MAX_PADDING)
+        spare = self.size.width - 3 - sum(width for _, width in _COLUMNS) - 2 * len(_COLUMNS)
+        # Names first: they are what is cut.
+        names_width = min(max(spare, 0), _MAX_NAME - _COLUMNS[0][1])
+        self._table.ordered_columns[0].width = _COLUMNS[0][1] + names_width
+        self._table.cell_padding = min(1 + max(spare - names_width, 0) // (2 * len(_COLUMNS)), _MAX_PADDING)
 
     async def ask(self) -> None:
         """What lies on the disk, and what is in memory."""
@@ -184,7 +188,7 @@ def _cells(model: ModelRow, colours: dict[str, str]) -> list[Text]:
     mark, mark_role = _MARKS.get(model.state, ("?", "dim"))
     ink = colours["dim" if model.state == "available" else "ink"]
     name = Text.assemble((f"{mark} ", colours[mark_role]), (model.name, ink), overflow="ellipsis")
-    state = f"{model.state}, {model.requests} run" if model.requests else model.state
+    state = f"{model.requests} running" if model.requests else model.state
     memory = byte_count(model.memory_bytes).strip() if model.memory_bytes else "–"
     return [
         name,

@@ -15,7 +15,7 @@ from tui.views.polled_view import PolledView
 from tui.widgets.waterfall import Waterfall
 
 _COLUMNS = ("id", "status", "age", "queue", "prefill", "decode", "prompt", "output", "tok/s")
-_WIDTHS = (5, 9, 6, 6, 7, 6, 6, 6, 5)
+_WIDTHS = (5, 9, 6, 7, 7, 7, 6, 6, 5)
 _MAX_PADDING = 5
 _MARKS = {
     "waiting": ("◌ waiting", "dim"),

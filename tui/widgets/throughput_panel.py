@@ -9,7 +9,7 @@ from tui.frame import Frame
 from tui.widgets.panel import Panel
 
 # "12.3k" in big letters; also "prompt 1,234 tok/s".
-_FACTS_WIDTH = 18
+_FACTS_WIDTH = 22
 _GAP_WIDTH = 2
 
 

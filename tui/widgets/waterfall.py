@@ -27,10 +27,32 @@ class Waterfall(Widget):
         if room < 8:
             return Content("")
         whole_s = max(stage.start_s + stage.duration_s for stage in self.stages) or 1.0
-        rows = [_row(stage, index, whole_s, room) for index, stage in enumerate(self.stages)]
+        shown, others = _fitting(self.stages, height - 1)
+        rows = [_row(stage, self.stages.index(stage), whole_s, room) for stage in shown]
+        if others:
+            rows.append(_rest(others, room))
         scale = spread(Content("0"), Content(seconds(whole_s).strip()), room).stylize("$dim")
         rows.append(Content.assemble(" " * _LABEL_WIDTH, scale))
         return Content("\n").join(rows[:height])
+
+
+def _fitting(stages: tuple[Stage, ...], num_rows: int) -> tuple[list[Stage], list[Stage]]:
+    """Those that have a row, and the shortest, which share one where there are too few rows."""
+    if len(stages) <= num_rows:
+        return list(stages), []
+    longest = sorted(stages, key=lambda stage: -stage.duration_s)[: max(num_rows - 1, 1)]
+    shown = [stage for stage in stages if stage in longest]
+    return shown, [stage for stage in stages if stage not in longest]
+
+
+def _rest(others: list[Stage], room: int) -> Content:
+    names = ", ".join(stage.name for stage in others)
+    figure = seconds(sum(stage.duration_s for stage in others)).strip()
+    return Content.assemble(
+        (f"{f'{len(others)} short':<{_LABEL_WIDTH}}", "$dim"),
+        (f"{names[:room]:<{room}}", "$dim"),
+        (f"{figure:>{_FIGURE_WIDTH}}", "bold $ink"),
+    )
 
 
 def _row(stage: Stage, index: int, whole_s: float, room: int) -> Content:
