@@ -50,7 +50,7 @@ def _built(folder: Path) -> Path:
 def build_limits(library: Path, *, compiler: Compiler | None = None, target: Target | None = None) -> None:
     """Compile the library to that file, whole or not at all. Raises BuildError."""
     compiler, target = compiler or find_compiler(), target or this_machine()
-    flags = ["-O3", "-std=c++17", "-shared", "-fvisibility=hidden"]
+    flags = ["-O3", "-std=c++17", "-shared", "-fvisibility=hidden", "-s"]
     if target.system != "windows":
         flags += ["-fPIC", "-pthread"]
     if compiler.is_zig:
