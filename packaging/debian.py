@@ -35,6 +35,29 @@ Description: a language model served to every app on this machine
  speak, with a chat page in the browser and a dashboard in the terminal. A small model is
  inside. Nothing leaves the machine.
 """
+# Only where systemd runs: a container has none.
+_SCRIPTS = {
+    "postinst": """\
+#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+""",
+    "prerm": """\
+#!/bin/sh
+set -e
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl disable --now {name}.socket {name}.service || true
+fi
+""",
+    "postrm": """\
+#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+if [ "$1" = purge ]; then
+    rm -rf /var/lib/private/{name} /var/lib/{name} /var/cache/private/{name} /var/cache/{name}
+fi
+""",
+}
 
 
 def main() -> None:
@@ -90,6 +113,10 @@ def _build(root: Path, output: Path) -> None:
         version=__version__, architecture=_architecture(), kilobytes=kilobytes, glibc=_glibc()
     )
     control.write_text(text, "utf-8")
+    for script, lines in _SCRIPTS.items():
+        target = control.with_name(script)
+        target.write_text(lines.replace("{name}", NAME), "utf-8")
+        target.chmod(0o755)
     command = ["dpkg-deb", "--root-owner-group", "-Zzstd", "-z5", "--build", str(root), str(output)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603  (the command is ours)
 
