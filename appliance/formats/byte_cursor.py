@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from appliance.errors import BadModelFile
+from appliance.formats.string_array import read_short_texts
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -72,7 +73,15 @@ class ByteCursor:
         return self._text(start, num_bytes, field)
 
     def strings(self, count: int, field: str) -> tuple[str, ...]:
-        """Read `count` strings in one tight loop: vocabularies hold hundreds of thousands."""
+        """Read `count` strings: all at once where they are short, as those of vocabularies are."""
+        found = read_short_texts(memoryview(self._data)[self.position :], count)
+        if found is None:
+            return self._strings_one_by_one(count, field)
+        texts, num_bytes = found
+        self.position += num_bytes
+        return tuple(texts)
+
+    def _strings_one_by_one(self, count: int, field: str) -> tuple[str, ...]:
         data, size, position = self._data, self._size, self.position
         unpack_length = _U64.unpack_from
         texts: list[str] = []

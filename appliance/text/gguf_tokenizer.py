@@ -1,5 +1,7 @@
 """Builds the tokenizer that a GGUF file describes. Knows the metadata keys; the algorithms are elsewhere."""
 
+import math
+
 from appliance.errors import UnsupportedModel
 from appliance.formats.gguf import GGUFFile
 from appliance.text.byte_level import byte_level_from_gguf
@@ -64,6 +66,6 @@ def _segmenter(file: GGUFFile, vocabulary: Vocabulary, *, merges: bool) -> Segme
         raise file.bad(
             f"'{key}' has {len(scores)} entries and the vocabulary has {len(vocabulary.texts)} tokens"
         )
-    if any(score != score for score in scores):
+    if any(map(math.isnan, scores)):
         raise file.bad(f"'{key}' holds a value that is no number")
     return segmenter_of(vocabulary, scores, merges=merges)

@@ -7,9 +7,10 @@ read, and words are remembered: text is quick, and one unbroken word takes n log
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import gt
 
 from appliance.text.byte_level import lone_surrogate
 from appliance.text.literal_finder import LiteralFinder
@@ -58,7 +59,7 @@ class SentencePieceEncoder:
         self._unknown_id = vocabulary.unknown_token_id
         self._literal_ids = {spaced(text): i for text, i in vocabulary.user_defined.items()}
         self._literals = LiteralFinder(self._literal_ids if rules.cuts_at_added else ())
-        ordinary = ordinary_ids(vocabulary)
+        ordinary = vocabulary.ordinary_ids
         self._ids = ordinary if rules.cuts_at_added else {**ordinary, **self._literal_ids}
         self._words = re.compile(words) if words else _word_pattern(vocabulary.texts)
         self._remembered: dict[str, list[int]] = {}
@@ -123,10 +124,14 @@ class SentencePieceEncoder:
 
 def segmenter_of(vocabulary: Vocabulary, scores: Sequence[float], *, merges: bool) -> Segmenter:
     """Return the segmenter of a vocabulary with a score per token: merging, or along the likeliest path."""
-    ordinary = ordinary_ids(vocabulary)
-    if merges:
-        return MergingSegmenter({text: -scores[i] for text, i in ordinary.items()}, "")  # the lowest first
+    ordinary = vocabulary.ordinary_ids
+    falling = [scores[i] for i in ordinary.values()][::-1]
+    if merges and all(map(gt, falling, falling[1:])):
+        # The usual case: who has the lower id has the higher score, and a second large table is spared.
+        return MergingSegmenter(ordinary, "")
     by_text = {text: scores[i] for text, i in ordinary.items()}
+    if merges:
+        return MergingSegmenter({text: -score for text, score in by_text.items()}, "")  # the lowest first
     best = max(0.0, *by_text.values())
     # As the library has it, lengths in bytes; scores are logarithms, so this is -0.1 in honest models.
     added = {spaced(text): len(spaced(text).encode()) * best - 0.1 for text in vocabulary.user_defined}
@@ -135,12 +140,6 @@ def segmenter_of(vocabulary: Vocabulary, scores: Sequence[float], *, merges: boo
 
 def spaced(text: str) -> str:
     return text.replace(" ", SPACE)
-
-
-def ordinary_ids(vocabulary: Vocabulary) -> Mapping[str, int]:
-    """Return the ids of pieces that text may become, the first of equal texts."""
-    texts, kinds, normal = vocabulary.texts, vocabulary.kinds, int(TokenKind.NORMAL)
-    return {texts[i]: i for i in range(len(texts) - 1, -1, -1) if kinds[i] == normal}
 
 
 def _byte_ids(vocabulary: Vocabulary) -> list[int]:
@@ -157,7 +156,7 @@ def _word_pattern(texts: tuple[str, ...]) -> re.Pattern[str]:
     some piece, such as the first of ">▁</".
     """
     joined = spaced(_BETWEEN.join(texts))
-    inner = set(re.findall(f"[^{SPACE}](?={SPACE})", joined))
+    inner = {before[-1] for before in joined.split(SPACE)[:-1] if before}
     if joined.count(_BETWEEN) < len(texts):
         inner.discard(_BETWEEN)
     if not inner:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import compress
 
 from appliance.formats.gguf import GGUFFile
 
@@ -46,6 +47,7 @@ class TokenKind(IntEnum):
     BYTE = 6
 
 
+_IS_NORMAL = bytes(kind == TokenKind.NORMAL for kind in range(256))
 _STEERING = (TokenKind.CONTROL, TokenKind.UNKNOWN)
 
 
@@ -97,8 +99,17 @@ class Vocabulary:
 
     def ids_of(self, *kinds: TokenKind) -> list[int]:
         """Return the tokens of these kinds, in order."""
-        wanted = frozenset(map(int, kinds))
-        return [index for index, kind in enumerate(self.kinds) if kind in wanted]
+        return [found.start() for found in re.finditer(b"[" + re.escape(bytes(kinds)) + b"]", self.kinds)]
+
+    @cached_property
+    def ordinary_ids(self) -> Mapping[str, int]:
+        """Ids of pieces that text may become; the first of equal texts counts."""
+        # Every pass over a vocabulary runs in C: of 260,000 tokens a loop in Python takes 50 ms.
+        is_normal = self.kinds.translate(_IS_NORMAL)[::-1]
+        last_to_first = range(len(self.texts) - 1, -1, -1)
+        return dict(
+            zip(compress(reversed(self.texts), is_normal), compress(last_to_first, is_normal), strict=True)
+        )
 
 
 def vocabulary_from_gguf(file: GGUFFile) -> Vocabulary:
