@@ -31,7 +31,16 @@ class LinearWeight:
 # Above this many tokens a product is bound by arithmetic rather than by reading weights.
 MOST_SKINNY_TOKENS = 32
 
-AnyWeight = LinearWeight | Int8Weight | Int4Weight
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignWeight:
+    """A matrix (O, I) in another library's form: `multiply(x_TI)` gives (T, O), the bias included."""
+
+    multiply: Callable[[torch.Tensor], torch.Tensor]
+    num_bytes: int
+
+
+AnyWeight = LinearWeight | Int8Weight | Int4Weight | ForeignWeight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

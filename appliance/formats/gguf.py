@@ -20,6 +20,7 @@ from appliance.formats.ggml_types import GGMLType as GGMLType
 from appliance.formats.gguf_header import GGUFHeader, read_header
 from appliance.formats.gguf_header import MetaValue as MetaValue
 from appliance.formats.mapped_file import map_file
+from appliance.formats.read_ahead import ReadAhead
 from appliance.formats.tensor_file import StoredTensor
 
 # Magic, version and the two counts.
@@ -39,6 +40,7 @@ class _Part:
         self.path = path
         self.header: GGUFHeader = read_header(cursor, data[:4])
         self.bytes: NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
+        self.read_ahead = ReadAhead(data)
 
 
 class GGUFFile:
@@ -52,7 +54,7 @@ class GGUFFile:
         self.tensors: Mapping[str, StoredTensor] = MappingProxyType(
             {name: tensor for part in parts for name, tensor in part.header.tensors.items()}
         )
-        self._bytes_of = {name: part.bytes for part in parts for name in part.header.tensors}
+        self._part_of = {name: part for part in parts for name in part.header.tensors}
         self._is_closed = False
 
     def raw(self, name: str) -> NDArray[np.uint8]:
@@ -60,7 +62,9 @@ class GGUFFile:
         tensor = self.tensor(name)
         if self._is_closed:
             raise ValueError(f"'{self.path.name}' is closed")
-        flat = self._bytes_of[name][tensor.offset : tensor.offset + tensor.num_bytes]
+        part, end = self._part_of[name], tensor.offset + tensor.num_bytes
+        part.read_ahead.use(tensor.offset, end)
+        flat = part.bytes[tensor.offset : end]
         return flat.reshape(-1, tensor.row_bytes)
 
     def tensor(self, name: str) -> StoredTensor:
@@ -132,7 +136,7 @@ class GGUFFile:
     def close(self) -> None:
         """Let go of the file. Reading tensors afterwards raises ValueError."""
         self._is_closed = True
-        self._bytes_of = {}
+        self._part_of = {}
 
     def __enter__(self) -> Self:
         return self

@@ -28,6 +28,7 @@ class PackedFormat:
     num_bits: int
     group_size: int  # -1: all inputs of an output share one scale
     zero_offset: int  # GPTQ's first format stores zero points less one
+    is_shuffled: bool = False  # groups follow the order of activations
 
     @property
     def per_word(self) -> int:
@@ -96,6 +97,7 @@ def packed_format(config: Mapping[str, object]) -> PackedFormat:
         num_bits=bits,
         group_size=group_size,
         zero_offset=1 if method == "gptq" and not is_second else 0,
+        is_shuffled=method == "gptq" and config.get("desc_act") is True,
     )
 
 

@@ -64,7 +64,13 @@ class PackedTensors:
         else:
             shape = (columns, rows * self._form.per_word)
         return StoredTensor(
-            name=name, type=GGMLType.F32, shape=shape, offset=0, num_bytes=4 * shape[0] * shape[1]
+            name=name,
+            type=GGMLType.F32,
+            shape=shape,
+            offset=0,
+            num_bytes=4 * shape[0] * shape[1],
+            packed_bits=self._form.num_bits,
+            is_shuffled=self._form.is_shuffled,
         )
 
     def _words(self, base: str, part: str) -> NDArray[np.int32]:

@@ -17,6 +17,7 @@ from appliance.errors import BadModelFile, UnsupportedModel
 from appliance.formats.ggml_types import GGMLType
 from appliance.formats.json_file import Json, parse_object
 from appliance.formats.mapped_file import map_file
+from appliance.formats.read_ahead import ReadAhead
 from appliance.formats.tensor_file import StoredTensor
 
 # The format's own readers allow 100 MB. A directory of 130,000 tensors takes less than 16 MiB, and parsing
@@ -52,6 +53,7 @@ class SafetensorsFile:
         self.size_bytes = len(data)
         self.tensors: Mapping[str, StoredTensor] = MappingProxyType(dict(tensors))
         self._bytes: NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
+        self._read_ahead = ReadAhead(data)
 
     def tensor(self, name: str) -> StoredTensor:
         """Return a directory entry. Raises BadModelFile if it is absent."""
@@ -63,7 +65,9 @@ class SafetensorsFile:
     def raw(self, name: str) -> NDArray[np.uint8]:
         """Return a read-only view (rows, row_bytes) of a tensor's bytes. Raises BadModelFile if absent."""
         tensor = self.tensor(name)
-        flat = self._bytes[tensor.offset : tensor.offset + tensor.num_bytes]
+        end = tensor.offset + tensor.num_bytes
+        self._read_ahead.use(tensor.offset, end)
+        flat = self._bytes[tensor.offset : end]
         return flat.reshape(-1, tensor.row_bytes) if tensor.num_bytes else flat.reshape(0, tensor.row_bytes)
 
     def bad(self, message: str) -> BadModelFile:

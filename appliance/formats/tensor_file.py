@@ -22,6 +22,10 @@ class StoredTensor:
     shape: tuple[int, ...]  # outermost first: a linear weight is (out, in)
     offset: int
     num_bytes: int
+    # Of an AWQ or GPTQ value, which is listed as the float that it stands for.
+    packed_bits: int | None = None
+    # Whether inputs that share a scale lie apart, as GPTQ's order by activations has it.
+    is_shuffled: bool = False
 
     @property
     def num_elements(self) -> int:

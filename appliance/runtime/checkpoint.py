@@ -54,6 +54,7 @@ class Rows:
     num_columns: int
     order: RowOrder | None = None
     packed: Callable[[], PackedLinear | None] = lambda: None
+    is_packed: bool = False  # integers in the file, whatever `type` says
 
     @cached_property
     def raw(self) -> Bytes:
@@ -181,6 +182,7 @@ class Checkpoint:
             load=lambda: self._file.raw(name)[first : first + num_rows],
             # A fused matrix is read as plain rows.
             packed=lambda: self._packed(name) if total == num_rows else None,
+            is_packed=self._file.tensor(name).packed_bits is not None,
             type=self._file.tensor(name).type,
             num_columns=num_columns,
             order=self._order(slot, layer),

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from appliance.formats.ggml_types import GGMLType
+from appliance.formats.tensor_file import StoredTensor
 from appliance.model.config import ModelConfig
 from appliance.precision_map import EMPTY_MAP, PrecisionMap
 from appliance.runtime.checkpoint import ModelFile, read_config
@@ -63,8 +64,7 @@ def plan_native(
     """Decide how to hold the file's weights and its KV. Raises NotNative."""
     if kv_dtype not in _KV_DTYPES:
         raise NotNative(f"its KV cache is bf16 or int8, not {kv_dtype}")
-    linear_types = {file.tensor(name).type for name in file.tensors if name.endswith(_LINEAR_NAMES)}
-    is_four_bit = bool(linear_types) and linear_types.issubset(_FOUR_BIT)
+    is_four_bit = _is_four_bit([file.tensor(name) for name in file.tensors if name.endswith(_LINEAR_NAMES)])
     chosen = "auto" if precision == "int4" and is_four_bit else precision
     if chosen not in PLANS:
         raise NotNative(f"it runs the precisions auto, f32, bf16, int8, int8-mixed and int4, not {precision}")
@@ -72,7 +72,8 @@ def plan_native(
     kv_type = _KV_DTYPES[kv_dtype]
     return NativePlan(
         packing=replace(PLANS[chosen], precision_map=precision_map),
-        precision=_own_precision(linear_types) if keeps_blocks else chosen,
+        # The table's word for a file's own blocks; files of 16 bits and more become INT8 per channel.
+        precision=("int4" if is_four_bit else "int8") if keeps_blocks else chosen,
         kv_dtype="int8" if kv_type == torch.int8 else "bf16",
         kv_type=kv_type,
         weights_bytes=_kept_bytes(file) if keeps_blocks else _packed_bytes(file, chosen),
@@ -90,15 +91,24 @@ def _packed_bytes(file: ModelFile, precision: str) -> int:
 
 def _kept_bytes(file: ModelFile) -> int:
     """What the file's own values take once packed, at most: some grow to the next form that kernels take."""
-    return sum(
-        max(tensor.num_bytes, int(tensor.num_elements * _HELD_BYTES.get(tensor.type, 0)))
-        for tensor in file.tensors.values()
+    return sum(_held_bytes(tensor) for tensor in file.tensors.values())
+
+
+def _held_bytes(tensor: StoredTensor) -> int:
+    if tensor.packed_bits is None:
+        return max(tensor.num_bytes, int(tensor.num_elements * _HELD_BYTES.get(tensor.type, 0)))
+    as_groups = _HELD_BYTES[GGMLType.Q4_K if tensor.packed_bits == 4 else GGMLType.Q5_K]
+    return int(tensor.num_elements * (_HELD_BYTES[GGMLType.Q6_K] if tensor.is_shuffled else as_groups))
+
+
+def _is_four_bit(matrices: list[StoredTensor]) -> bool:
+    """Whether their values are held as they are, in 4 bits."""
+    return bool(matrices) and all(
+        matrix.type in _FOUR_BIT
+        if matrix.packed_bits is None
+        else matrix.packed_bits == 4 and not matrix.is_shuffled
+        for matrix in matrices
     )
-
-
-def _own_precision(linear_types: set[GGMLType]) -> str:
-    """The table's word for a file's own blocks; files of 16 bits and more become INT8 per channel."""
-    return "int4" if linear_types.issubset(_FOUR_BIT) else "int8"
 
 
 def open_library(folder: Path) -> NativeLibrary:

@@ -141,14 +141,15 @@ class NativeWeightLoader:
             )
             return
         rows, stored = _as_stored(matrix, wanted)
-        kind = self._linear_kind(wanted, matrix.type, stored)
+        kind = self._linear_kind(wanted, matrix, stored)
         self._builder.set_linear(role, layer, rows, stored, kind=kind, order=order, bias=bias)
 
-    def _linear_kind(self, wanted: Kind | None, file_type: GGMLType, stored: Source) -> Kind | None:
+    def _linear_kind(self, wanted: Kind | None, matrix: Rows, stored: Source) -> Kind | None:
         """The kind to pack as; None keeps quantized blocks as they are."""
         if wanted is not None or stored not in _ELEMENT_TYPES:
             return wanted
-        return self._plan.linear_default if file_type in _SOURCES else Kind.GROUP8
+        is_plain = matrix.type in _SOURCES and not matrix.is_packed
+        return self._plan.linear_default if is_plain else Kind.GROUP8
 
     def _experts(self, source: Checkpoint, layer: int, num_experts: int) -> None:
         router = source.rows(Slot.ROUTER, layer)
@@ -160,7 +161,7 @@ class NativeWeightLoader:
             for expert in range(num_experts):
                 matrix = source.rows(slot, layer, expert)
                 rows, stored = _as_stored(matrix, wanted)
-                kind = self._linear_kind(wanted, matrix.type, stored)
+                kind = self._linear_kind(wanted, matrix, stored)
                 self._builder.set_expert(role, layer, expert, rows, stored, kind=kind)
 
 

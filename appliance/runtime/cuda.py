@@ -66,6 +66,10 @@ class CudaBackend:
         return self._device
 
     @property
+    def records_steps(self) -> bool:
+        return self._new_capture is not None
+
+    @property
     def has_graphs(self) -> bool:
         return self._graphs is not None
 

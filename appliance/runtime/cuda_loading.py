@@ -11,17 +11,27 @@ from appliance.errors import BadSetting, NotEnoughMemory
 from appliance.formats.tensor_file import TensorFile
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import DecoderWeights
+from appliance.runtime.bitsandbytes_packing import bitsandbytes_packing
 from appliance.runtime.cuda import CudaBackend, cuda_kv_layout, least_reserve
 from appliance.runtime.gpu_device import GpuFacts
 from appliance.runtime.graph_capture import CudaGraphCapture
 from appliance.runtime.kv_cache import human_size
 from appliance.runtime.kv_policy import wanted_tokens
-from appliance.runtime.precision import kv_dtype
+from appliance.runtime.precision import BITSANDBYTES, kv_dtype
 from appliance.runtime.weight_packing import Packing, int4_packing, int8_packing
 from kernels.tables import gpu_ops
 
 # Bytes per element of the layers' matrices, scales included: 4 per row of INT8, 4 per group of 32 of 4 bits.
-_MATRIX_BYTES = {"bf16": 2.0, "f16": 2.0, "int8": 1.01, "int4": 0.625}
+# Of NF4: 4 per 64. What a precision map keeps in 16 bits is a fraction of int8-mixed.
+_MATRIX_BYTES = {
+    "bf16": 2.0,
+    "f16": 2.0,
+    "int8": 1.01,
+    "int8-mixed": 1.3,
+    "int4": 0.625,
+    "nf4": 0.5625,
+    "llm.int8": 1.01,
+}
 _DENSE = {"bf16": torch.bfloat16, "f16": torch.float16}
 # From the most exact down, for files of 16 bits and more.
 _LADDER = ("bf16", "int8", "int4")
@@ -77,7 +87,11 @@ class WeightSizes:
         for name, tensor in file.tensors.items():
             if len(tensor.shape) > 1 and _is_layer(name):
                 matrix += tensor.num_elements
-                raw_bytes += tensor.num_bytes
+                raw_bytes += (
+                    tensor.num_bytes
+                    if tensor.packed_bits is None
+                    else tensor.num_elements * tensor.packed_bits // 8
+                )
             else:
                 other += tensor.num_elements
         return cls(matrix, other, 8 * raw_bytes / max(matrix, 1))
@@ -101,7 +115,8 @@ def plan_cuda(file: TensorFile, config: ModelConfig, demands: CudaDemands, gpu: 
         precision = choose_precision(sizes, room_bytes=room, kv_bytes=kv_bytes)
     if precision not in _MATRIX_BYTES:
         raise BadSetting(
-            f"--precision {precision} does not run on the GPU backend; choose auto, bf16, f16, int8 or int4",
+            f"--precision {precision} does not run on the GPU backend; choose auto, bf16, f16, int8, "
+            "int8-mixed, int4, nf4 or llm.int8",
             param="precision",
         )
     if demands.kv_dtype == "f32":
@@ -125,10 +140,14 @@ def plan_cuda(file: TensorFile, config: ModelConfig, demands: CudaDemands, gpu: 
         kv_type=kv_type,
         weights_bytes=weights_bytes,
         reserve_bytes=reserve_bytes,
-        packing={"int8": int8_packing, "int4": int4_packing}[precision](dtype)
-        if precision not in _DENSE
-        else None,
+        packing=None if precision in _DENSE else _packing(precision, dtype),
     )
+
+
+def _packing(precision: str, dtype: torch.dtype) -> Packing:
+    if precision in BITSANDBYTES:
+        return bitsandbytes_packing(precision, dtype)
+    return int4_packing(dtype) if precision == "int4" else int8_packing(dtype)
 
 
 def choose_precision(sizes: WeightSizes, *, room_bytes: int, kv_bytes: int) -> str:
@@ -190,10 +209,12 @@ def open_backend(
         cuda_kv_layout(config, plan.kv_type),
         max_sequences=demands.max_sequences,
         context_length=demands.context_length,
-        new_capture=lambda: CudaGraphCapture(device),
+        # The library looks on the host for outliers.
+        new_capture=None if plan.precision in BITSANDBYTES else lambda: CudaGraphCapture(device),
     )
-    if config.experts is not None:
-        logger.warning("a mixture of experts runs without CUDA graphs, which is slower at few sequences")
+    if not backend.records_steps:
+        reason = f"--precision {plan.precision}" if config.experts is None else "a mixture of experts"
+        logger.warning("%s runs without CUDA graphs, which is slower at few sequences", reason)
     torch.cuda.empty_cache()
     try:
         workspace_bytes = backend.rehearse(

@@ -12,10 +12,11 @@ from appliance.model.config import ModelConfig
 from appliance.precision_map import EMPTY_MAP, PrecisionMap, check_names
 from appliance.runtime import cpu_loading, cuda_loading
 from appliance.runtime.backend import Backend, EagerBackend, eager_kv_layout
+from appliance.runtime.bitsandbytes_packing import bitsandbytes_packing
 from appliance.runtime.checkpoint import ModelFile, read_config
 from appliance.runtime.gpu_device import read_gpu, why_no_gpu
 from appliance.runtime.kv_cache import human_size
-from appliance.runtime.precision import INT8, kv_dtype, weight_dtype
+from appliance.runtime.precision import BITSANDBYTES, INT8, kv_dtype, weight_dtype
 from appliance.runtime.weight_packing import Packing, int8_packing
 from appliance.runtime.weights import WeightLoader
 from kernels.cpu.abi import MIXED_BITS
@@ -28,7 +29,6 @@ _LOADING_SLACK_BYTES = 64 * 2**20
 # Small models lose answers to 8 bits: SmolLM2's logits are 4% off, against 1.0% mixed and 0.4% with 16.
 # Against the reference tokens 4 of 422 differ when mixed, 1 with two bytes: speed is a choice.
 _ACTIVATION_BITS = {"auto": 16, "int16": 16, "mixed": MIXED_BITS, "int8": 8}
-_LATER_PRECISIONS = ("nf4", "llm.int8")
 logger = logging.getLogger(__name__)
 
 
@@ -70,12 +70,6 @@ def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
 
     Raises UnsupportedModel, BadModelFile, BadSetting or NotEnoughMemory.
     """
-    if wishes.precision in _LATER_PRECISIONS:
-        raise BadSetting(
-            f"--precision {wishes.precision} is not available in this version; choose auto, f32, bf16, f16 "
-            "(eager backend), int8, int8-mixed or int4",
-            param="precision",
-        )
     if wishes.backend == "cuda" or (wishes.backend == "auto" and wishes.device.type == "cuda"):
         trouble = why_no_gpu(read_gpu(wishes.device))
         if trouble is None:
@@ -85,7 +79,10 @@ def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
         logger.warning("using the eager backend, which is several times slower: %s", trouble)
     if wishes.backend == "cpu" and wishes.device.type != "cpu":
         raise BadSetting(f"--backend cpu does not run on --device {wishes.device}", param="backend")
-    if wishes.backend != "eager" and wishes.device.type == "cpu":
+    takes_native = wishes.backend == "cpu" or (
+        wishes.backend == "auto" and wishes.precision not in BITSANDBYTES
+    )
+    if takes_native and wishes.device.type == "cpu":
         try:
             return _load_native(file, wishes, report)
         except cpu_loading.NotNative as reason:
@@ -141,6 +138,7 @@ def _load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBac
         device=wishes.device if wishes.device.type == "cuda" else torch.device("cuda"),
         progress=lambda share: report(f"loading {file.path.name}", share),
         packing=plan.packing,
+        precision_map=wishes.precision_map,
     )
     try:
         weights = loader.load(architecture, config)
@@ -164,15 +162,15 @@ def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBa
     architecture, config = read_config(file, wishes.served_context)
     check_names(wishes.precision_map, config.num_layers)
     precision, dtype = weight_dtype(wishes.precision, wishes.device)
-    is_int8 = precision in INT8
-    kv_name, kv_type = kv_dtype(wishes.kv_dtype, "bf16" if is_int8 else precision)
+    packing = _eager_packing(precision, wishes.device, dtype)
+    kv_name, kv_type = kv_dtype(wishes.kv_dtype, precision if packing is None else "bf16")
     needed_bytes = dtype.itemsize * _num_parameters(file)
     _require_room(file, precision, needed_bytes, wishes.free_bytes)
     loader = WeightLoader(
         file,
         dtype=dtype,
         device=wishes.device,
-        packing=_eager_int8(wishes.device, dtype) if is_int8 else None,
+        packing=packing,
         precision_map=wishes.precision_map,
         progress=lambda share: report(f"loading {file.path.name}", share),
     )
@@ -188,9 +186,15 @@ def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBa
     )
 
 
-def _eager_int8(device: torch.device, dtype: torch.dtype) -> Packing:
+def _eager_packing(precision: str, device: torch.device, dtype: torch.dtype) -> Packing | None:
+    """What makes matrices of this precision; None for a plain type."""
     # A CPU multiplies float32 as fast as 16 bits, and rounds nothing on the way.
-    return int8_packing(torch.float32 if device.type == "cpu" else dtype, takes_int8_tokens=False)
+    activation_dtype = torch.float32 if device.type == "cpu" else dtype
+    if precision in BITSANDBYTES:
+        return bitsandbytes_packing(precision, activation_dtype)
+    if precision in INT8:
+        return int8_packing(activation_dtype, takes_int8_tokens=False)
+    return None
 
 
 def _require_room(file: ModelFile, precision: str, needed_bytes: int, free_bytes: int) -> None:

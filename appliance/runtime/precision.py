@@ -5,8 +5,8 @@ import torch
 from appliance.errors import BadSetting
 
 _DENSE = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-# Tables and kept matrices are bf16 under these.
 INT8 = ("int8", "int8-mixed")
+BITSANDBYTES = ("nf4", "llm.int8")
 
 
 def weight_dtype(precision: str, device: torch.device) -> tuple[str, torch.dtype]:
@@ -18,12 +18,12 @@ def weight_dtype(precision: str, device: torch.device) -> tuple[str, torch.dtype
     """
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "f32"
-    if precision in INT8:
+    if precision in (*INT8, *BITSANDBYTES):  # of the tables and of kept matrices
         return precision, torch.bfloat16
     if precision not in _DENSE:
         raise BadSetting(
-            f"--precision {precision} does not run on the eager backend; choose auto, f32, bf16, f16, int8 "
-            "or int8-mixed",
+            f"--precision {precision} does not run on the eager backend; choose auto, f32, bf16, f16, int8, "
+            "int8-mixed, nf4 or llm.int8",
             param="precision",
         )
     return precision, _DENSE[precision]

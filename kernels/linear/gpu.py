@@ -12,7 +12,7 @@ from kernels.ops import MOST_SKINNY_TOKENS, AnyWeight
 
 
 def linear(x_TI: torch.Tensor, weight: AnyWeight) -> torch.Tensor:
-    """A dense product is the vendor's own, through torch."""
+    """A dense product is the vendor's own, through torch; another library's weight multiplies itself."""
     if isinstance(weight, Int4Weight):
         return linear_int4(x_TI, weight)
     if isinstance(weight, Int8Weight):

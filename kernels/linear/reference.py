@@ -5,7 +5,7 @@ from torch.nn import functional
 
 from kernels.int4_weight import Int4Weight, unpack_int4
 from kernels.int8_weight import Int8Weight, quantize_rows, unpack_int8
-from kernels.ops import MOST_SKINNY_TOKENS, AnyWeight
+from kernels.ops import MOST_SKINNY_TOKENS, AnyWeight, ForeignWeight
 
 
 def linear(x_TI: torch.Tensor, weight: AnyWeight) -> torch.Tensor:
@@ -15,6 +15,8 @@ def linear(x_TI: torch.Tensor, weight: AnyWeight) -> torch.Tensor:
         if weight.takes_int8_tokens and len(x_TI) > MOST_SKINNY_TOKENS:
             return linear_int8_tokens(*quantize_tokens(x_TI.to(weight.activation_dtype)), weight)
         return linear_int8(x_TI, weight)
+    if isinstance(weight, ForeignWeight):
+        return weight.multiply(x_TI)
     return functional.linear(x_TI.to(weight.weight.dtype), weight.weight, weight.bias)
 
 

@@ -5,30 +5,7 @@ import pytest
 
 from appliance.errors import BadModelFile, UnsupportedModel
 from appliance.formats.packed_linear import PackedLinear, packed_format, unpack_linear
-
-AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-
-
-def pack(values: list[int], num_bits: int) -> int:
-    """Return the signed word that holds these, the first in the lowest bits."""
-    word = sum(int(value) << (num_bits * i) for i, value in enumerate(values))
-    return word - (1 << 32) if word >> 31 else word
-
-
-def pack_across(values: np.ndarray, num_bits: int, order: tuple[int, ...]) -> np.ndarray:
-    per_word = 32 // num_bits
-    rows = [
-        [
-            pack([row[start + order[i]] for i in range(per_word)], num_bits)
-            for start in range(0, len(row), per_word)
-        ]
-        for row in values
-    ]
-    return np.array(rows, dtype=np.int32)
-
-
-def pack_down(values: np.ndarray, num_bits: int) -> np.ndarray:
-    return np.ascontiguousarray(pack_across(values.T, num_bits, tuple(range(32 // num_bits))).T)
+from formats.packed_builder import AWQ_ORDER, pack_across, pack_down
 
 
 def example(
