@@ -17,6 +17,13 @@ from kernels.ops import AnyWeight, ForeignWeight
 # Columns of the activations with a value above this are multiplied in 16 bits; the paper's choice.
 _OUTLIER = 6.0
 
+# Measured on two cores with AVX2: processor time of a token against --precision int8 on the native engine,
+# and perplexity of 384 tokens of prose against float32, where int8 on the native engine is 0.3% below.
+COST_ON_A_CPU = {
+    "nf4": "80 times the processor time of --precision int8, perplexity 15% above float32's",
+    "llm.int8": "60 times the processor time of --precision int8, perplexity 1.4% above float32's",
+}
+
 
 def bitsandbytes_packing(
     precision: str, activation_dtype: torch.dtype, *, library_name: str = "bitsandbytes"

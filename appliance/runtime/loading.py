@@ -12,7 +12,7 @@ from appliance.model.config import ModelConfig
 from appliance.precision_map import EMPTY_MAP, PrecisionMap, check_names
 from appliance.runtime import cpu_loading, cuda_loading
 from appliance.runtime.backend import Backend, EagerBackend, eager_kv_layout
-from appliance.runtime.bitsandbytes_packing import bitsandbytes_packing
+from appliance.runtime.bitsandbytes_packing import COST_ON_A_CPU, bitsandbytes_packing
 from appliance.runtime.checkpoint import ModelFile, read_config
 from appliance.runtime.gpu_device import read_gpu, why_no_gpu
 from appliance.runtime.kv_cache import human_size
@@ -174,6 +174,9 @@ def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBa
         precision_map=wishes.precision_map,
         progress=lambda share: report(f"loading {file.path.name}", share),
     )
+    if precision in BITSANDBYTES and wishes.device.type == "cpu":
+        cost = COST_ON_A_CPU[precision]
+        logger.warning("--precision %s runs slowly on a CPU: on SmolLM2-135M %s", precision, cost)
     weights = loader.load(architecture, config)
     backend = EagerBackend(config, weights, reference_ops(), eager_kv_layout(config, kv_type))
     return LoadedBackend(

@@ -82,7 +82,7 @@ def test_a_model_runs_and_says_what_it_costs(
     assert f"--precision {precision}" in caplog.text
     loaded.backend.attach_kv(8)
     found = logits_by_chunks(loaded.backend, TOKENS, (12, 1, 7))
-    expected = llama_logits(model.tensors, model.shape, TOKENS)
+    expected = llama_logits(model.tensors, model.shape, TOKENS)[[11, 12, 19]]
     error = np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2))
     assert error < 4 * PRECISIONS[precision]
 
