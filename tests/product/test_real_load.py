@@ -1,0 +1,160 @@
+"""The real model with too little of everything: blocks, places and patience. Real sockets, real tokens."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from appliance.catalog import ModelFile
+from product.conftest import RunningServer, end_server, start_server
+
+PATH = "/v1/completions"
+MAX_SEQUENCES = 4
+# 16-bit pages of 32 tokens take 720 KiB: 11 of them hold 352 tokens.
+FLAGS = ("--max-sequences", str(MAX_SEQUENCES), "--queue", "2", "--kv-memory", "8MiB", "--kv-dtype", "bf16")
+WORK = [([1000 + 37 * number + i for i in range(40 + 10 * number)], 60) for number in range(MAX_SEQUENCES)]
+
+
+@pytest.fixture(scope="module")
+def crowded(model_file: ModelFile) -> Iterator[RunningServer]:
+    running = start_server(*FLAGS)
+    running.wait_ready()
+    yield running
+    assert end_server(running) == 0
+
+
+@pytest.fixture
+def client(crowded: RunningServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=crowded.url, timeout=600) as found:
+        yield found
+        assert until(lambda: is_empty(found)), "something of a request is left"
+
+
+def body(prompt: list[int], max_tokens: int, **more: Any) -> dict[str, Any]:
+    return {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True} | more
+
+
+def complete(client: httpx.Client, prompt: list[int], max_tokens: int, **more: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = (
+        client.post(PATH, json=body(prompt, max_tokens, **more)).raise_for_status().json()
+    )
+    return answer
+
+
+def snapshot(client: httpx.Client) -> dict[str, Any]:
+    found: dict[str, Any] = client.get("/system/v1/snapshot").json()
+    return found
+
+
+def is_empty(client: httpx.Client) -> bool:
+    found = snapshot(client)
+    return not (found["requests"]["running"] or found["requests"]["waiting"] or found["kv"]["used_blocks"])
+
+
+def until(is_so: Callable[[], bool], seconds: float = 120) -> bool:
+    end_s = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_preempted_answers_are_those_of_an_undisturbed_run(client: httpx.Client) -> None:
+    alone = [complete(client, *each) for each in WORK]
+    before = snapshot(client)["requests"]["preemptions"]
+    with ThreadPoolExecutor(len(WORK)) as clients:
+        together = list(clients.map(lambda each: complete(client, *each), WORK))
+    assert until(lambda: snapshot(client)["requests"]["preemptions"] > before)
+    for one, other in zip(alone, together, strict=True):
+        assert other["choices"] == one["choices"]
+        assert other["usage"]["completion_tokens"] == one["usage"]["completion_tokens"] == 60
+
+
+def test_four_choices_share_one_prompt_and_are_alike_where_nothing_is_drawn(client: httpx.Client) -> None:
+    prompt = [2000 + i for i in range(101)]
+    one = complete(client, prompt, 12)["choices"][0]["text"]
+    before = snapshot(client)["throughput"]
+    four = complete(client, prompt, 12, n=4)
+    assert [choice["text"] for choice in four["choices"]] == [one] * 4
+    assert four["usage"]["prompt_tokens"] == 101
+    # The first finds three full pages; the others all of the prompt but the token that chooses.
+    assert until(lambda: snapshot(client)["throughput"]["prompt_tokens"] == before["prompt_tokens"] + 404)
+    hits = snapshot(client)["throughput"]["prefix_hit_tokens"] - before["prefix_hit_tokens"]
+    assert hits == 96 + 3 * 100
+
+
+def test_what_can_never_fit_is_refused_with_the_numbers(client: httpx.Client) -> None:
+    answer = client.post(PATH, json=body(list(range(1000, 1400)), 5))
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    assert "400 tokens" in message
+    assert "holds 352" in message
+    assert "shorten the prompt by 49 tokens or raise --kv-memory" in message
+
+
+def test_a_full_queue_says_when_to_come_back(client: httpx.Client) -> None:
+    with ThreadPoolExecutor(12) as clients:
+        answers = list(
+            clients.map(lambda i: client.post(PATH, json=body([3000 + i], 40)), range(MAX_SEQUENCES + 8))
+        )
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert all(answer.status_code == 200 for answer in answers if answer not in refused)
+    assert complete(client, [3000], 3)["usage"]["completion_tokens"] == 3
+
+
+def test_a_deadline_ends_an_answer_with_the_tokens_so_far(client: httpx.Client) -> None:
+    answer = client.post(PATH, json=body([4000], 300, deadline=0.5))
+    found = answer.json()
+    assert found["choices"][0]["finish_reason"] == "deadline"
+    assert 0 < found["usage"]["completion_tokens"] < 300
+
+
+def raw(client: httpx.Client, request: dict[str, Any]) -> socket.socket:
+    content = json.dumps(request).encode()
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nhost: {client.base_url.host}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(content)}\r\n\r\n"
+    )
+    connection = socket.create_connection((client.base_url.host, client.base_url.port), timeout=30)
+    connection.sendall(head.encode() + content)
+    return connection
+
+
+@pytest.mark.parametrize("phase", ["prefilling", "decoding", "stalled"])
+def test_a_client_that_vanishes_gives_everything_back(client: httpx.Client, phase: str) -> None:
+    prompt = [5000 + i for i in range(300 if phase == "prefilling" else 5)]
+    connection = raw(client, body(prompt, 60, stream=True))
+    assert until(lambda: snapshot(client)["requests"]["running"] == 1 or phase == "prefilling")
+    if phase == "decoding":
+        assert connection.recv(64)
+    if phase == "stalled":
+        time.sleep(0.5)
+    connection.close()
+    assert until(lambda: is_empty(client))
+
+
+def test_one_that_leaves_the_queue_harms_nobody(client: httpx.Client) -> None:
+    alone = complete(client, *WORK[0])["choices"]
+    answers: list[dict[str, Any]] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(complete(client, *WORK[0])))
+        for _ in range(MAX_SEQUENCES)
+    ]
+    for thread in threads:
+        thread.start()
+    assert until(lambda: snapshot(client)["requests"]["running"] >= 3)
+    waits = raw(client, body([6000], 50))
+    time.sleep(0.2)
+    waits.close()
+    for thread in threads:
+        thread.join()
+    assert [answer["choices"] for answer in answers] == [alone] * MAX_SEQUENCES
