@@ -1,5 +1,7 @@
 """What a person is told at the first start: where things are kept, and which models fit this machine."""
 
+import shlex
+
 from appliance import paths
 from appliance.catalog import Catalog, ModelEntry
 from appliance.config import Settings
@@ -37,8 +39,9 @@ def _offer(catalog: Catalog, available_bytes: int) -> list[str]:
     fitting = sorted((e for e in catalog.entries if fits(e, available_bytes)), key=lambda e: -e.size_bytes)
     if not fitting:
         return []
-    free = f"{available_bytes / 1e9:.1f} GB"
+    free, file = f"{available_bytes / 1e9:.1f} GB", paths.executable_file()
+    program = shlex.quote(str(file)) if file else "appliance"
     return [
-        f"With {free} of memory free these models fit; `appliance pull NAME` fetches one:",
+        f"With {free} of memory free these models fit; `{program} pull NAME` fetches one:",
         *(f"  {e.model_id}  {e.size_bytes / 1e9:.1f} GB  {e.description}" for e in fitting[:_MOST_OFFERED]),
     ]

@@ -7,6 +7,8 @@ from appliance import paths
 from appliance.service.service import ServiceError, call, remove_files, write_files
 
 NAME = "inference-appliance"
+# Where a Debian package puts the machine's units.
+_PACKAGED = Path("/usr/lib/systemd/system")
 _UNIT = """\
 [Unit]
 Description=Inference Appliance: a language model for the apps of this machine
@@ -76,12 +78,19 @@ class SystemdService:
     """A user's service, or with `is_system` the machine's."""
 
     def __init__(
-        self, command: Sequence[str], *, address: str, is_system: bool, home: Path | None = None
+        self,
+        command: Sequence[str],
+        *,
+        address: str,
+        is_system: bool,
+        home: Path | None = None,
+        packaged: Path = _PACKAGED,
     ) -> None:
         self._command = command
         self._is_system = is_system
         self._address = address
         self._home = home or Path.home()
+        self._packaged = packaged
 
     @property
     def folder(self) -> Path:
@@ -117,7 +126,8 @@ class SystemdService:
         return f"running at http://{self._address}; its log: `journalctl{user} -u {NAME}`{stays}"
 
     def status(self) -> str:
-        if not all(path.is_file() for path in self.files()):
+        came_packaged = self._is_system and (self._packaged / f"{NAME}.service").is_file()
+        if not came_packaged and not all(path.is_file() for path in self.files()):
             raise ServiceError(
                 f"no service is installed in {self.folder}; `appliance service install` does it"
             )

@@ -75,6 +75,16 @@ def test_the_status_of_no_service_says_how_to_install_one(tmp_path: Path) -> Non
         systemd(tmp_path).status()
 
 
+def test_a_service_that_a_package_brought_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / f"{NAME}.service").write_text("")
+    service = SystemdService(COMMAND, address="127.0.0.1:1", is_system=True, home=tmp_path, packaged=tmp_path)
+    try:
+        said = service.status()
+    except ServiceError as error:  # no systemd runs here
+        said = error.message
+    assert "no service is installed" not in said
+
+
 def test_removing_no_service_is_no_failure(tmp_path: Path) -> None:
     assert "no service is installed" in systemd(tmp_path).uninstall()
 
