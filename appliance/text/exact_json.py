@@ -37,6 +37,9 @@ class _Writer:
         return name
 
     def _body(self, schema: Any, path: str) -> str:  # Any: JSON
+        schema = {} if schema is True else schema
+        if not isinstance(schema, Mapping):
+            raise self._refusal(path)
         inner = {key: value for key, value in schema.items() if key not in self._definitions}
         if not has_large(inner):
             return "%json " + json.dumps({**schema, **self._definitions, "x-guidance": dict(self._options)})

@@ -19,6 +19,7 @@ _DEPTH_BETWEEN_DEFINITIONS = 40
 _ONE = ("additionalProperties", "items", "not", "if", "then", "else", "contains", "propertyNames")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_SHAPES = {**dict.fromkeys(_MAPS, Mapping), **dict.fromkeys((*_LISTS, "enum", "required"), list)}
 # Said by the client for people, or for the compiler, whose options are not the client's to set.
 _DROPPED = ("x-guidance",)
 
@@ -75,6 +76,7 @@ class _Walk:
         self._count(depth)
         if "$ref" in schema:
             self.references.append((path, str(schema["$ref"])))
+        self._check_shapes(schema, path)
         changed = {key: value for key, value in schema.items() if key not in _DROPPED}
         self._settle_integers(changed, path)
         for key, name, child in _children(schema):
@@ -105,6 +107,16 @@ class _Walk:
         if depth > _MAX_DEPTH:
             raise InvalidRequest(
                 f"'{self._field}' is nested deeper than {_MAX_DEPTH} levels; flatten it", param=self._field
+            )
+
+    def _check_shapes(self, schema: Schema, path: str) -> None:
+        for key, shape in _SHAPES.items():
+            if key in schema and not isinstance(schema[key], shape):
+                word = "a list" if shape is list else "an object"
+                raise InvalidRequest(f"'{self._field}' at {path}/{key}: it must be {word}", param=self._field)
+        if not all(isinstance(name, str) for name in schema.get("required", ())):
+            raise InvalidRequest(
+                f"'{self._field}' at {path}/required: it must hold the names of properties", param=self._field
             )
 
     def _settle_integers(self, schema: dict[str, Any], path: str) -> None:

@@ -98,7 +98,9 @@ def spoilt(source: random.Random) -> tuple[str, bytes]:
     path, fields = source.choice(SEEDS)
     body = {"model": MODEL_ID, **copy.deepcopy(fields)}
     for _ in range(source.choice((1, 1, 1, 2, 3))):
-        container, key = source.choice(places(body))
+        if not (left := places(body)):
+            break
+        container, key = source.choice(left)
         if source.random() < 0.15:
             del container[key]
         else:
