@@ -42,6 +42,7 @@ class ModelOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 defaults,
                 system=self.system if self.system is not None else defaults.system,
                 options={**defaults.options, **self.sampling},
+                settled={**defaults.settled, **self.sampling},
             ),
         )
 

@@ -40,6 +40,8 @@ class ModelDefaults:
     system: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)  # JSON, in the names of Ollama's options
     messages: tuple[Mapping[str, Any], ...] = ()  # JSON: said before every conversation
+    # Of the options, those that this machine's user settled: they hold for every protocol.
+    settled: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import pytest
 from appliance.config import resolve
 from appliance.errors import BadSetting
 from appliance.model_overrides import ModelOverrides
-from server.rig import make_rig
+from server.rig import chat, completion, make_rig
 
 TEXT = """
 context = 64
@@ -66,3 +66,25 @@ def test_what_is_no_table_of_a_model_is_named(tmp_path: Path, text: str, told: s
 def test_no_file_means_no_overrides(tmp_path: Path) -> None:
     assert ModelOverrides.read(tmp_path / "none.toml").aliases() == {}
     assert ModelOverrides.read(None).aliases() == {}
+
+
+def test_settled_sampling_holds_for_openai_clients_that_leave_it_open(tmp_path: Path) -> None:
+    text = (
+        '[models."tiny"]\nsampling = { temperature = 0.0, top_k = 3, repeat_penalty = 1.5, stop = ["wor"] }'
+    )
+    with make_rig() as rig:
+        model = read(tmp_path, text).of("tiny").apply(rig.model)
+        rig.state.pool.remove(model.model_id)
+        rig.state.pool.add(model)
+        with rig.client() as client:
+            for path, fields in (("/v1/chat/completions", chat()), ("/v1/completions", completion())):
+                answer = client.post(path, json={**fields, "top_k": 5}).json()["choices"][0]
+                assert (answer.get("text") or answer["message"]["content"]) == "hello "
+                sampling = rig.runner.batches[-1].sequences[0].sampling
+                assert sampling is not None
+                found = (sampling.temperature, sampling.top_k, sampling.repetition_penalty)
+                assert found == (0.0, 5, 1.5)
+            client.post("/v1/responses", json={"model": model.model_id, "input": "hi", "temperature": 1})
+        sampling = rig.runner.batches[-1].sequences[0].sampling
+        assert sampling is not None
+        assert (sampling.temperature, sampling.top_k) == (1.0, 3)

@@ -216,6 +216,7 @@ def _derived(model: ResidentModel, derived: DerivedModel) -> ResidentModel:
     defaults = ModelDefaults(
         system=derived.system if derived.system is not None else model.defaults.system,
         options={**model.defaults.options, **derived.parameters},
+        settled={**model.defaults.settled, **derived.parameters},
         messages=tuple(derived.messages) or model.defaults.messages,
     )
     return replace(model, chat_template=template, defaults=defaults)

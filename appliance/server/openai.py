@@ -24,6 +24,7 @@ from appliance.server.chat_turn import ChatTurn, compiled_content, prepare_chat
 from appliance.server.error_responses import json_response
 from appliance.server.generation import GenerationGroup, GenerationRequest, start_generations
 from appliance.server.off_loop import run_text_work
+from appliance.server.openai_defaults import with_defaults
 from appliance.server.openai_formats import AnswerIdentity, ChatFormat, CompletionFormat, new_identity
 from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.openai_output import content_grammar
@@ -79,6 +80,7 @@ class OpenAI:
         received_s = self._state.latency.clock()
         wanted = self._chat_decoder.decode(body)
         model = await self._state.loaded_model(wanted.model)
+        wanted = with_defaults(wanted, model.defaults.settled)
         params = chat_params(wanted, model.tokenizer)
         num_per_prompt = num_choices(wanted, num_prompts=1, limit=self._state.limits.max_choices)
         stop = stop_strings(wanted)
@@ -114,6 +116,7 @@ class OpenAI:
         received_s = self._state.latency.clock()
         wanted = self._completion_decoder.decode(body)
         model = await self._state.loaded_model(wanted.model)
+        wanted = with_defaults(wanted, model.defaults.settled)
         params = completion_params(wanted, model.tokenizer)
         given = completion_prompts(wanted.prompt)
         made = best_of(wanted, num_prompts=len(given), limit=self._state.limits.max_choices)

@@ -24,6 +24,7 @@ from appliance.server.chat_turn import prepare_chat
 from appliance.server.error_responses import json_response
 from appliance.server.generation import GenerationRequest, start_generations
 from appliance.server.off_loop import run_text_work
+from appliance.server.openai_defaults import with_defaults
 from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.openai_params import checked_logprobs, checked_max_tokens, sampling_params
 from appliance.server.openai_schemas import SamplingFields
@@ -74,7 +75,7 @@ class Responses:
         access = access_of(request.scope)
         talk = self._conversation(access.tenant, wanted)
         model = await self._state.loaded_model(wanted.model)
-        fields = _sampling_fields(wanted)
+        fields = with_defaults(_sampling_fields(wanted), model.defaults.settled)
         params = _params(wanted, fields, model.tokenizer)
         turn = await run_text_work(len(body), partial(response_turn, wanted, talk.before, talk.new))
         prepared = await prepare_chat(model, turn)
