@@ -20,8 +20,8 @@ _OUTLIER = 6.0
 # Measured on two cores with AVX2: processor time of a token against --precision int8 on the native engine,
 # and perplexity of 384 tokens of prose against float32, where int8 on the native engine is 0.3% below.
 COST_ON_A_CPU = {
-    "nf4": "80 times the processor time of --precision int8, perplexity 15% above float32's",
-    "llm.int8": "60 times the processor time of --precision int8, perplexity 1.4% above float32's",
+    "nf4": "80 times the processor time of --precision int8, with a perplexity 15% above float32's",
+    "llm.int8": "60 times the processor time of --precision int8, with a perplexity 1.4% above float32's",
 }
 
 

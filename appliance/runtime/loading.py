@@ -176,7 +176,7 @@ def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBa
     )
     if precision in BITSANDBYTES and wishes.device.type == "cpu":
         cost = COST_ON_A_CPU[precision]
-        logger.warning("--precision %s runs slowly on a CPU: on SmolLM2-135M %s", precision, cost)
+        logger.warning("--precision %s runs slowly on a CPU: SmolLM2-135M took %s", precision, cost)
     weights = loader.load(architecture, config)
     backend = EagerBackend(config, weights, reference_ops(), eager_kv_layout(config, kv_type))
     return LoadedBackend(

@@ -11,12 +11,14 @@ from appliance.formats.gguf import read_gguf
 from appliance.formats.hf_folder import read_hf_folder
 from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
 from model.architecture_cases import CASES
-from oracles.hf_model import CPU, recorded_model
+from oracles.hf_model import CPU, RecordedModel, recorded_model
 from oracles.llama import LlamaShape
 from oracles.tiny_model import logits_by_chunks, tiny_model
 
 # Root mean square error over that of the logits; pages are bf16. Sharp random attention makes the most of it.
 COST = 0.02
+# Of INT8 per channel and 4-bit groups of 32, on the same sharp attention.
+NARROW_COST = {"int8": 0.06, "int4": 0.5}
 
 
 @pytest.fixture
@@ -56,14 +58,31 @@ def test_the_native_engine_gives_the_recorded_logits(tmp_path: Path, library_fol
     model = recorded_model(name)
     loaded = load(model.write(tmp_path / "model"), library_folder, model.served_context)
     assert loaded.backend_name.startswith("cpu (")
+    cost = cost_of(loaded, model)
+    print(f"{name}: {cost:.2g}")  # noqa: T201
+    assert cost < COST
+
+
+@pytest.mark.parametrize("precision", NARROW_COST)
+@pytest.mark.parametrize("name", ["gemma3", "mixtral", "qwen3-moe"])
+def test_experts_and_gemma_run_narrow_too(
+    tmp_path: Path, library_folder: Path, name: str, precision: str
+) -> None:
+    model = recorded_model(name)
+    path = model.write(tmp_path / "model")
+    loaded = load(path, library_folder, model.served_context, precision=precision)
+    assert (loaded.backend_name[:5], loaded.precision) == ("cpu (", precision)
+    assert cost_of(loaded, model) < NARROW_COST[precision]
+
+
+def cost_of(loaded: LoadedBackend, model: RecordedModel) -> float:
+    """The logits' error as a share of them, where another implementation's are recorded."""
     loaded.backend.attach_kv(4)
     ends = [position + 1 for position in model.positions]
     chunks = tuple(end - start for start, end in zip([0, *ends[:-1]], ends, strict=True))
     found = logits_by_chunks(loaded.backend, model.tokens, chunks)
     assert np.isfinite(found).all()
-    cost = float(np.sqrt(np.mean((found - model.logits) ** 2) / np.mean(model.logits**2)))
-    print(f"{name}: {cost:.2g}")  # noqa: T201
-    assert cost < COST
+    return float(np.sqrt(np.mean((found - model.logits) ** 2) / np.mean(model.logits**2)))
 
 
 def test_a_shape_it_cannot_run_goes_to_the_eager_backend_with_one_line_that_says_why(
