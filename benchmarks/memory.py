@@ -101,8 +101,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--file", required=True)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--part", choices=("follow-up", "overload"), help="one part alone")
     args = parser.parse_args()
-    with_server(args, [], "follow-up")
+    if args.part != "overload":
+        with_server(args, [], "follow-up")
+    if args.part == "follow-up":
+        return
     flags = ["--max-sequences", str(MAX_SEQUENCES), "--kv-memory", OVERLOAD_KV, "--kv-dtype", "bf16"]
     with_server(args, flags, "overload")
 
