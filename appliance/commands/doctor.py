@@ -85,7 +85,8 @@ def _write(file: Path, case: Case, findings: list[Finding]) -> None:
     }
     log = desktop.log_file()
     logs = (log, *(log.with_name(f"{log.name}.{number}") for number in (1, 2)))
-    secrets = [getattr(case.settings, name) or "" for name in _SECRETS] + [os.environ.get("HF_TOKEN", "")]
+    secrets = [case.settings.api_key or "", os.environ.get("HF_TOKEN", "")]
+    secrets += [pair.partition("=")[2].strip() for pair in (case.settings.otlp_headers or "").split(",")]
     try:
         write_bundle(file, texts, logs, of_this_user(secrets))
     except OSError as error:

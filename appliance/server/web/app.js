@@ -244,4 +244,6 @@ byId("examples").append(...EXAMPLES.map((text) => element("li", {}, element("but
 applyTheme();
 openChat(store.conversations()[0] ?? store.newConversation());
 if (!NARROW.matches) panel.toggle(innerWidth >= 1180);
+// On a phone the keyboard would cover the page before anything was read.
+if (matchMedia("(pointer: fine)").matches) byId("composer-text").focus();
 watchPhase();

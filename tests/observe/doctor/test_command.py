@@ -66,14 +66,24 @@ def test_the_archive_holds_no_key_no_prompt_and_no_home(model: str, tmp_path: Pa
     log.write_text(
         f"loaded {tmp_path}/home/models/x.gguf\nAuthorization: Bearer abc.DEF-123\nkey s3cr3t-key\n"
         '{"prompt": "my diagnosis"}\nhf_abcdefghijklmnop\n'
+        "the collector refused t3amk3y\n"
     )
     file = tmp_path / "b.zip"
-    main(["doctor", model, "--port", "0", "--api-key", "s3cr3t-key", "--bundle", str(file)])
+    headers = ["--otlp-headers", "x-team=t3amk3y,x-env=pr0d"]
+    main(["doctor", model, "--port", "0", "--api-key", "s3cr3t-key", *headers, "--bundle", str(file)])
     with zipfile.ZipFile(file) as archive:
         texts = {name: archive.read(name).decode() for name in archive.namelist()}
     assert {"findings.json", "versions.txt", "settings.txt", "logs/appliance.log"} == set(texts)
     everything = "\n".join(texts.values())
-    for secret in ("s3cr3t-key", "abc.DEF-123", "my diagnosis", "hf_abc", f"{tmp_path}/home"):
+    for secret in (
+        "s3cr3t-key",
+        "abc.DEF-123",
+        "my diagnosis",
+        "hf_abc",
+        "t3amk3y",
+        "pr0d",
+        f"{tmp_path}/home",
+    ):
         assert secret not in everything
     assert "~/models/x.gguf" in texts["logs/appliance.log"]
     assert file.stat().st_mode & 0o077 == 0
