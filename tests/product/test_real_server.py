@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
+import jsonschema
 import openai
 import pytest
 
@@ -167,3 +168,29 @@ def until(condition: object) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def test_a_required_call_is_streamed_as_json_that_fits_its_schema(client: openai.OpenAI) -> None:
+    city, days = {"type": "string", "maxLength": 12}, {"type": "integer", "minimum": 1, "maximum": 9}
+    parameters = {
+        "type": "object",
+        "properties": {"city": city, "days": days},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    stream = client.chat.completions.create(
+        model=DEFAULT_MODEL,
+        messages=[{"role": "user", "content": "How is the weather in Rome?"}],
+        tools=[{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        stream=True,
+        temperature=0,
+        max_tokens=120,
+    )
+    choices = [choice for chunk in stream for choice in chunk.choices]
+    deltas = [delta for choice in choices for delta in choice.delta.tool_calls or []]
+    assert [(d.index, d.function.name) for d in deltas if d.function and d.id] == [(0, "get_weather")]
+    arguments = "".join(d.function.arguments or "" for d in deltas if d.function)
+    jsonschema.validate(json.loads(arguments), parameters)
+    assert choices[-1].finish_reason == "tool_calls"
