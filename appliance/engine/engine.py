@@ -288,7 +288,7 @@ class Engine:
         try:
             while self._wait_for_work():
                 self.step()
-        except Exception as error:
+        except Exception as error:  # the outermost frame of this thread: every request must hear of it
             logger.exception("the engine stopped after an error of its own")
             self._fail_everything(error)
 

@@ -20,7 +20,7 @@ def serve(handlers: Mapping[str, Callable[..., object]]) -> None:
         name = command.pop("do")
         try:
             _send(answers, {"result": handlers[name](**command)})
-        except Exception as error:
+        except Exception as error:  # whoever gave the command hears what any engine raised
             traceback.print_exc()
             _send(answers, {"error": f"{type(error).__name__}: {error}"})
 
