@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 
+from appliance.observe.request_context import current_request
+
 _NUM_LINES = 1000  # about 300 KB when every line is long
 _MAX_CHARS = 2000
 
@@ -19,6 +21,14 @@ class LogLine:
     level: str
     logger: str
     message: str
+    request_id: str = ""  # of the request that was served when it was logged
+
+
+def request_id_of(record: logging.LogRecord) -> str:
+    """The id that the line was given, else that of the request being served here, else nothing."""
+    context = current_request()
+    given = vars(record).get("request_id", context.request_id if context else "")
+    return str(given)
 
 
 class LogRing(logging.Handler):
@@ -46,6 +56,7 @@ class LogRing(logging.Handler):
                 level=record.levelname.lower(),
                 logger=record.name,
                 message=message,
+                request_id=request_id_of(record),
             )
             self._lines.append(line)
 

@@ -33,7 +33,7 @@ RULES = {
     "appliance": Rule(),  # the package's own __init__
     "appliance.errors": Rule(),
     "appliance.logs": Rule(ours=("appliance.observe.request_context",)),
-    "appliance.log_ring": Rule(),
+    "appliance.log_ring": Rule(ours=("appliance.observe.request_context",)),
     "appliance.config": Rule(ours=("appliance.errors",)),
     "appliance.api_keys": Rule(ours=("appliance.errors",), others=("msgspec",)),
     "appliance.paths": Rule(ours=("appliance.errors",), others=("platformdirs",)),

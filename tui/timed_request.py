@@ -11,7 +11,12 @@ _STAGES = (
 )
 # Hardly any request has these.
 _RARE = ("load", "grammar")
-_ID_CHARS = 5
+ID_CHARS = 5
+
+
+def short_id(request_id: str) -> str:
+    """Enough to tell requests apart, wherever one is shown."""
+    return request_id[-ID_CHARS:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,7 @@ class TimedRequest:
     @property
     def id(self) -> str:
         """The end of the id in the log and in the answer."""
-        return self.record.request_id[-_ID_CHARS:]
+        return short_id(self.record.request_id)
 
     @property
     def key(self) -> str:

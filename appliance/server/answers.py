@@ -27,6 +27,9 @@ from appliance.server.stream_writer import (
 )
 from appliance.server.text_events import DeltaEvent, FinishedText, TextEnd, TextEvent, finished_text
 
+# Longer than any step in flight; until then the record of a client that left would say too little.
+_SETTLE_S = 5.0
+
 
 class AnswerFormat(Protocol):
     """One protocol's way to write an answer."""
@@ -81,6 +84,8 @@ class Answer:
         finally:
             watcher.remove_done_callback(self._on_client_gone)
             watcher.cancel()
+            if self._is_client_gone:
+                await self._group.settle(_SETTLE_S)
             self._group.close()
             self._state.generation_ended(self._group)
             context = current_request() or RequestContext(request_id=self._request_id)

@@ -6,6 +6,7 @@ events in the order of their making.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -225,6 +226,13 @@ class GenerationGroup:
         """End every sequence; their end events still come."""
         for generation in self._generations:
             generation.cancel()
+
+    async def settle(self, limit_s: float) -> None:
+        """After `cancel`: let every choice tell what it came to, which is the step in flight away."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while not self.is_done:
+                    await self.read()
 
     def close(self) -> None:
         """End what still runs; nothing more is read."""

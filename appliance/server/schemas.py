@@ -156,6 +156,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     level: str
     logger: str
     message: str
+    request_id: str = ""  # empty for a line of no request's
 
 
 class LogEntries(msgspec.Struct, frozen=True, kw_only=True):

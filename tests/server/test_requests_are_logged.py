@@ -8,6 +8,10 @@ from litestar.testing import TestClient
 from server.rig import Rig, chat, open_socket, request_bytes, serve, wait_for
 
 
+def requests_logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name == "appliance.requests"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_finished_request_is_one_line_without_its_text(
     rig: Rig, client: TestClient, caplog: pytest.LogCaptureFixture, stream: bool
@@ -15,7 +19,7 @@ def test_a_finished_request_is_one_line_without_its_text(
     caplog.set_level(logging.DEBUG)
     secret = {"role": "user", "content": "a secret prompt"}
     client.post("/v1/chat/completions", json=chat(stream=stream) | {"messages": [secret]})
-    (line,) = [record for record in caplog.records if record.name == "appliance.requests"]
+    (line,) = requests_logged(caplog)
     assert line.output_tokens == len(rig.runner.replies)
     assert line.finish_reason == "stop"
     assert line.ttft_s > 0
@@ -33,8 +37,10 @@ def test_a_client_that_went_away_is_logged_as_such(rig: Rig, caplog: pytest.LogC
         connection = open_socket(server, request_bytes("/v1/chat/completions", chat(stream=True)))
         wait_for(lambda: rig.engine.snapshot().num_output_tokens > 2)
         connection.close()
-        rig.wait_idle()
-        (line,) = [record for record in caplog.records if record.name == "appliance.requests"]
+        wait_for(lambda: requests_logged(caplog))
+        (line,) = requests_logged(caplog)
         assert line.finish_reason == "client gone"
         assert line.levelno == logging.INFO
+        assert line.prompt_tokens > 0
+        assert line.output_tokens > 2
         assert not [record for record in caplog.records if record.levelno > logging.INFO]

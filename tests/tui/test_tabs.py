@@ -51,7 +51,8 @@ MODELS = {
                 "at_s": 1.0,
                 "level": "warning",
                 "logger": "a",
-                "message": "the disk is almost full",
+                "message": "chatcmpl-12345abcde the disk is almost full",
+                "request_id": "chatcmpl-12345abcde",
             },
         ],
     },
@@ -173,6 +174,31 @@ async def test_a_chat_streams_and_keeps_the_conversation(shows, snapshots, read_
         {"role": "assistant", "content": "A pool of pages."},
         {"role": "user", "content": "and"},
     ]
+
+
+async def test_an_answer_is_read_as_markdown_and_a_question_as_typed(shows, snapshots, read_screen) -> None:
+    appliance = Appliance(
+        ("## Po", "ols\n\nA **po", "ol** of `pages`:\n\n- one\n", "- two\n\n```python\nx = 1\n", "```\n")
+    )
+    async with shows(snapshots.idle(), answers=appliance, size=(80, 40)) as pilot:
+        await pilot.press("7", *"a **b** [c]", "enter")
+        await until(lambda: "x = 1" in read_screen(pilot), pilot)
+        screen = read_screen(pilot)
+        assert "a **b** [c]" in screen
+        assert re.search(r"model\s+Pools", screen)
+        assert "A pool of pages:" in screen
+        assert "• one" in screen
+        assert "```" not in screen
+        assert "##" not in screen
+
+
+async def test_leaving_amid_an_answer_ends_at_once(shows, snapshots, read_screen) -> None:
+    appliance = Appliance(tuple(f"word {number} " for number in range(50)))
+    async with shows(snapshots.idle(), answers=appliance) as pilot:
+        await pilot.press("7", *"why", "enter")
+        await until(lambda: "word 49" in read_screen(pilot), pilot)
+        await pilot.press("ctrl+c")
+    assert appliance.is_cut_off
 
 
 async def test_escape_stops_an_answer_and_then_leaves_the_field(shows, snapshots, read_screen) -> None:

@@ -15,22 +15,8 @@ from textual.worker import Worker
 from tui.calls import ApplianceCalls, CallError
 from tui.figures import bare_rate, count, seconds
 from tui.frame import Frame
+from tui.widgets.bubble import Bubble
 from tui.wire import Said, Usage
-
-
-class Bubble(Static):
-    """One message: who, and the text, which may still grow."""
-
-    def __init__(self, role: str) -> None:
-        super().__init__(classes=role)
-        self.text = ""
-        self._role = role
-
-    def grow(self, piece: str) -> None:
-        """Adds what has come."""
-        self.text += piece
-        who, style = ("you", "bold $p95") if self._role == "user" else ("model", "bold $p50")
-        self.update(Content.assemble((f"{who}  ", style), (self.text, "$ink")))
 
 
 class ChatView(Vertical):
@@ -105,14 +91,16 @@ class ChatView(Vertical):
     async def _answer(self, text: str) -> None:
         self.query_one("#chat-hint").display = False
         self._said.append(Said(role="user", content=text))
-        (await self._bubble("user")).grow(text)
-        answer = await self._bubble("assistant")
-        answer.grow("")
+        answer = Bubble("assistant")
+        conversation = self.query_one("#conversation", VerticalScroll)
+        await conversation.mount(Bubble("user", text), answer)
+        conversation.anchor()  # stays at the end unless the reader scrolls up
         try:
             await self._stream(answer)
         except CallError as error:
             self._note(f"No answer: {error}", "bold $warn")
         finally:
+            await answer.finish()
             # What was said before a stop belongs to the conversation; an unanswered question does not.
             if answer.text:
                 self._said.append(Said(role="assistant", content=answer.text))
@@ -132,24 +120,9 @@ class ChatView(Vertical):
                     piece = "".join(choice.delta.content or "" for choice in chunk.choices)
                     if piece:
                         first_s = first_s or time.monotonic()
-                        self._grow(answer, piece)
+                        await answer.grow(piece)
         finally:
             self._note(_figures(usage, began_s, first_s))
-
-    def _grow(self, answer: Bubble, piece: str) -> None:
-        """Stays at the end unless the reader has scrolled up."""
-        conversation = self.query_one("#conversation", VerticalScroll)
-        follows = conversation.is_vertical_scroll_end or not answer.text
-        answer.grow(piece)
-        if follows:
-            conversation.scroll_end(animate=False)
-
-    async def _bubble(self, role: str) -> Bubble:
-        bubble = Bubble(role)
-        conversation = self.query_one("#conversation", VerticalScroll)
-        await conversation.mount(bubble)
-        conversation.scroll_end(animate=False)
-        return bubble
 
     def _note(self, text: str, style: str = "$dim") -> None:
         self._figures.update(Content.styled(text, style))

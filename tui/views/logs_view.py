@@ -10,6 +10,7 @@ from textual.widgets import RichLog, Static
 
 from appliance.server.schemas import LogEntry
 from tui.calls import ApplianceCalls
+from tui.timed_request import ID_CHARS, short_id
 from tui.views.polled_view import PolledView
 
 _MAX_LINES = 1000
@@ -36,7 +37,7 @@ class LogsView(PolledView):
     def on_mount(self) -> None:
         """Its title, and the clock of its base."""
         super().on_mount()
-        self._text_log.border_title = "Log"
+        self._text_log.border_title = "Log: time, level, request, message"
         self._show_filter()
 
     def on_show(self) -> None:
@@ -94,6 +95,7 @@ class LogsView(PolledView):
         line = Text.assemble(
             (f"{clock} ", colours["dim"]),
             (f"{entry.level[:7]:<7} ", role),
-            (entry.message, message_role),
+            (f"{short_id(entry.request_id):<{ID_CHARS}} ", colours["dim"]),
+            (entry.message.removeprefix(f"{entry.request_id} "), message_role),
         )
         self._text_log.write(line, scroll_end=follows)
