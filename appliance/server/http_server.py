@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import uvicorn
 from litestar.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGISendCallable, ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.certificate import Certificate
@@ -82,6 +83,8 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._headers_came()
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            self.cycle.send = _until_close(self.cycle)  # type: ignore[assignment, method-assign]
 
     def send_400_response(self, msg: str) -> None:
         if self._num_header_bytes > _MAX_HEADER_BYTES:
@@ -115,6 +118,24 @@ class Connection(HttpToolsProtocol):
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+
+def _until_close(cycle: RequestResponseCycle) -> ASGISendCallable:
+    """A `send` for HTTP/1.0, which knows no chunks: a body of unknown length is plain and ends with the
+    connection."""
+    send = cycle.send
+    is_plain = False
+
+    async def send_plain(message: ASGISendEvent) -> None:
+        nonlocal is_plain
+        if message["type"] == "http.response.start":
+            is_plain = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            cycle.chunked_encoding = False if is_plain else None
+        elif message["type"] == "http.response.body" and is_plain:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return send_plain
 
 
 class _Server(uvicorn.Server):

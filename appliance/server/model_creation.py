@@ -12,10 +12,9 @@ from appliance.errors import InvalidRequest, UnknownModel, UnsupportedField
 from appliance.model_library import LibraryModel, ModelLibrary
 from appliance.server.ollama import ModelMissing, model_name
 from appliance.server.ollama_options import checked_options
-from appliance.server.ollama_prompts import check_template
+from appliance.server.ollama_prompts import compiled_template
 from appliance.server.ollama_schemas import CreateRequest, Message, Status
 from appliance.server.progress_stream import steps_of
-from appliance.text.chat_template import ChatTemplate
 
 _ROLES = ("system", "user", "assistant")
 
@@ -32,8 +31,7 @@ async def create_model(library: ModelLibrary, wanted: CreateRequest) -> AsyncIte
         raise ModelMissing(wanted.base) from error
     derived = _derived(name, base, wanted)
     if wanted.template:
-        check_template(wanted.template)
-        await asyncio.to_thread(ChatTemplate, wanted.template, "", "")
+        await asyncio.to_thread(compiled_template, wanted.template)
     return steps_of(["using existing layer", "writing manifest"], lambda: library.save(derived))
 
 

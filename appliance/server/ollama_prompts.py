@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.errors import InvalidRequest, UnsupportedField
+from appliance.errors import InvalidRequest, UnsupportedField, UnsupportedModel
 from appliance.model_pool import ResidentModel
 from appliance.observe.request_context import Stage, timed
 from appliance.server.chat_turn import ChatTurn, PreparedChat, compiled_content, prepare_chat
@@ -83,13 +83,22 @@ async def prepare_generate(model: ResidentModel, request: GenerateRequest) -> Pr
             ids = await run_text_work(len(text), work)
         prepared = await _plain(model, ids, request)
     else:
-        if request.template:
-            model = replace(model, chat_template=own_template(model, request.template))
-        messages = template_messages(model, [Message(role="user", content=prompt)], request.system)
-        prepared = await prepare_chat(model, ollama_turn(model, messages, request))
+        prepared = await _by_template(model, prompt, request)
     if not context:
         return prepared
     return replace(prepared, prompt_token_ids=[*context, *_without_bos(model, prepared.prompt_token_ids)])
+
+
+async def _by_template(model: ResidentModel, prompt: str, request: GenerateRequest) -> PreparedChat:
+    if request.template:
+        model = replace(model, chat_template=own_template(model, request.template))
+    messages = template_messages(model, [Message(role="user", content=prompt)], request.system)
+    try:
+        return await prepare_chat(model, ollama_turn(model, messages, request))
+    except UnsupportedModel as error:
+        if not request.template:
+            raise
+        raise _bad_template(error) from error
 
 
 def content_grammar(wanted: GenerationFields) -> Grammar | None:
@@ -110,18 +119,26 @@ def content_grammar(wanted: GenerationFields) -> Grammar | None:
 
 def own_template(model: ResidentModel, source: str) -> ChatTemplate:
     """Compile a template that a client sent. Raises InvalidRequest."""
-    check_template(source)
-    return ChatTemplate(source, model.tokenizer.bos_token, model.tokenizer.eos_token)
+    return compiled_template(source, model.tokenizer.bos_token, model.tokenizer.eos_token)
 
 
-def check_template(source: str) -> None:
-    """Raise InvalidRequest for a template in Go's language, which would render as nonsense."""
+def compiled_template(source: str, bos_token: str = "", eos_token: str = "") -> ChatTemplate:
+    """Raise InvalidRequest for no Jinja, such as Go's language, which would render as nonsense."""
     if any(mark in source for mark in _GO_TEMPLATE_MARKS):
         raise InvalidRequest(
             "'template' is a Go template; this appliance renders the models' own chat templates, in Jinja: "
             "send one of those, or leave it out",
             param="template",
         )
+    try:
+        return ChatTemplate(source, bos_token, eos_token)
+    except UnsupportedModel as error:
+        raise _bad_template(error) from error
+
+
+def _bad_template(error: UnsupportedModel) -> InvalidRequest:
+    """Of a template that the client sent: the fault is not the model's."""
+    return InvalidRequest(f"'template': {error.message}", param="template")
 
 
 def refuse_images(images: list[Any] | None, place: str) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from litestar import Request, Response, delete, post, route
+from litestar import Request, Response, post, route
 from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
@@ -138,14 +138,18 @@ def responses_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
     async def create_response(request: Request[Any, Any, Any]) -> ASGIApp:
         return await api.create(request)
 
-    @route("/v1/responses/{response_id:str}", http_method=_LOOK, sync_to_thread=False)
-    def get_response(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return _json(store.get(access_of(request.scope).tenant, _id_of(request)).body)
-
-    @delete("/v1/responses/{response_id:str}", status_code=200, sync_to_thread=False)
-    def delete_response(request: Request[Any, Any, Any]) -> Response[bytes]:
-        response_id = _id_of(request)
-        store.delete(access_of(request.scope).tenant, response_id)
+    # One handler: of two on a path, OPTIONS would tell the methods of the first alone.
+    @route(
+        "/v1/responses/{response_id:str}",
+        http_method=[*_LOOK, HttpMethod.DELETE],
+        status_code=200,
+        sync_to_thread=False,
+    )
+    def get_or_delete_response(request: Request[Any, Any, Any]) -> Response[bytes]:
+        tenant, response_id = access_of(request.scope).tenant, _id_of(request)
+        if request.method != HttpMethod.DELETE:
+            return _json(store.get(tenant, response_id).body)
+        store.delete(tenant, response_id)
         return _json(DeletedResponse(id=response_id))
 
     @route("/v1/responses/{response_id:str}/input_items", http_method=_LOOK, sync_to_thread=False)
@@ -153,7 +157,7 @@ def responses_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
         stored = store.get(access_of(request.scope).tenant, _id_of(request))
         return _json(_item_list(stored.input_items))
 
-    return [create_response, get_response, delete_response, list_input_items]
+    return [create_response, get_or_delete_response, list_input_items]
 
 
 def _id_of(request: Request[Any, Any, Any]) -> str:

@@ -5,15 +5,15 @@ Health is answered from memory alone, so that it is quick whatever the model doe
 
 import asyncio
 import os
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 import msgspec
-from litestar import Response, get, route
+from litestar import Request, Response, get, route
 from litestar.enums import HttpMethod, ScopeType
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from appliance.errors import InvalidRequest
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.error_responses import json_response
 from appliance.server.schemas import LogEntries, LogEntry, Phase
@@ -23,6 +23,7 @@ from appliance.server.stream_writer import StreamWriter, wait_until_gone
 EVENT_INTERVAL_S = 0.5
 _LOOK = (HttpMethod.GET, HttpMethod.HEAD)
 _RETRY_AFTER_S = "1"
+_MAX_DIGITS = 18  # of a line's number: more than a process writes
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,9 +93,20 @@ def system_routes(state: ApplianceState, snapshots: SnapshotSource) -> list[HTTP
         return SnapshotEvents(state, snapshots)
 
     @route("/system/v1/logs", http_method=_LOOK, sync_to_thread=False)
-    def get_logs(after: Annotated[int, Parameter(ge=0)] = 0) -> Response[bytes]:
+    def get_logs(request: Request[Any, Any, Any]) -> Response[bytes]:
+        after = _line_number(request.query_params.get("after", "0"))
         kept = state.log_ring.after(after) if state.log_ring else []
         lines = tuple(msgspec.convert(line, LogEntry, from_attributes=True) for line in kept)
         return json_response(msgspec.json.encode(LogEntries(pid=os.getpid(), lines=lines)))
 
     return [report_live, report_health, get_snapshot, stream_snapshots, get_logs]
+
+
+def _line_number(text: str) -> int:
+    """Raises InvalidRequest."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+        raise InvalidRequest(
+            f"'after' is '{text[:40]}'; take the number of a line, of at most {_MAX_DIGITS} digits",
+            param="after",
+        )
+    return int(text)

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.server.http_server import HttpServer
 from appliance.server.listener import bind
-from server.rig import MODEL_ID, Rig, address_of, get, make_rig, open_socket, post, serve
+from server.rig import MODEL_ID, Rig, address_of, get, make_rig, open_socket, post, request_bytes, serve
 
 OPENAI = ("/v1/chat/completions", "/v1/completions")
 OLLAMA = ("/api/chat", "/api/generate", "/api/show", "/api/pull", "/api/copy", "/api/create", "/api/embed")
@@ -192,6 +192,7 @@ def test_options_tells_the_methods(server: HttpServer) -> None:
     status, headers, _ = send(server, "OPTIONS", "/api/chat")
     assert status in (200, 204)
     assert "POST" in headers["allow"]
+    assert "DELETE" in send(server, "OPTIONS", "/v1/responses/resp_1")[1]["allow"]
 
 
 def test_http_1_0_without_a_host_is_answered(server: HttpServer) -> None:
@@ -201,6 +202,19 @@ def test_http_1_0_without_a_host_is_answered(server: HttpServer) -> None:
         while part := connection.recv(65536):
             data += part
     assert b" 200 " in data.split(b"\r\n", 1)[0]
+
+
+def test_a_stream_over_http_1_0_is_plain_and_ends_with_the_connection(server: HttpServer) -> None:
+    request = request_bytes(OPENAI[0], {**CHAT, "stream": True}).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+    with open_socket(server, request) as connection:
+        connection.settimeout(10)
+        data = b""
+        while part := connection.recv(65536):
+            data += part
+    head, _, body = data.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert body.startswith(b"data: {")
+    assert body.endswith(b"data: [DONE]\n\n")
 
 
 def test_a_connection_serves_many_requests_of_every_protocol(server: HttpServer) -> None:

@@ -184,7 +184,10 @@ def test_system_and_template_of_a_prompt(rig: Rig, client: Client) -> None:
     go = generate(client, template="{{ if .System }}{{ .System }}{{ end }}{{ .Prompt }}")
     assert go.status_code == 400
     assert "Go template" in go.json()["error"]
-    assert generate(client, template="{% if %}").status_code in (400, 500)
+    for wrong in ("{% if %}", "{{ ''.__class__.__mro__ }}", "{% for i in range(999999999) %}x{% endfor %}"):
+        refused = generate(client, template=wrong)
+        assert refused.status_code == 400
+        assert "'template'" in refused.json()["error"]
 
 
 def test_users_text_never_becomes_a_control_token(rig: Rig, client: Client) -> None:

@@ -11,7 +11,18 @@ from litestar.types import ASGIApp
 
 from appliance.catalog import Catalog, FileSource, ModelEntry
 from formats.gguf_builder import tiny_vocabulary, write_gguf
-from server.rig import MODEL_ID, TOKENIZER, Rig, make_rig, ndjson
+from server.rig import (
+    MODEL_ID,
+    TOKENIZER,
+    Rig,
+    make_rig,
+    ndjson,
+    open_socket,
+    read_until,
+    request_bytes,
+    serve,
+    wait_for,
+)
 
 Client = TestClient[ASGIApp]
 
@@ -123,6 +134,17 @@ def test_pull_tells_of_its_progress_and_ends_in_success(stocked: tuple[Rig, Clie
     assert whole.json() == {"status": "success"}
 
 
+def test_a_pull_goes_on_to_its_end_when_the_client_leaves(catalog: Catalog) -> None:
+    with make_rig(catalog=catalog) as rig, serve(rig) as server:
+        library = rig.state.library
+        assert library is not None
+        request = request_bytes("/api/pull", {"model": "small-1b"})
+        # Another pull, as it were: this one waits while its client leaves.
+        with library._store.lock(catalog.find("small-1b")), open_socket(server, request) as connection:
+            read_until(connection, b"waiting for another")
+        wait_for(lambda: "small-1b" in [model.name for model in library.models()])
+
+
 def test_a_pull_that_fails_says_so_in_the_stream_or_as_an_error(stocked: tuple[Rig, Client]) -> None:
     _, client = stocked
     lines = ndjson(client.post("/api/pull", json={"model": "gone-1b"}).content)
@@ -190,6 +212,7 @@ def test_a_derived_model_outlives_a_restart(rig: Rig, client: Client) -> None:
         ({"model": MODEL_ID}, "model"),
         ({"parameters": {"temperature": -1}}, "parameters.temperature"),
         ({"template": "{{ .Prompt }}"}, "Go template"),
+        ({"template": "{% if %}"}, "'template'"),
         ({"files": {"a": "b"}}, "files"),
         ({"quantize": "q4_0"}, "quantize"),
         ({"modelfile": "FROM x"}, "modelfile"),

@@ -18,8 +18,9 @@ UNTOLD = {"/", "/web/{name}", "/openapi.json", "/docs"}
 
 
 def test_the_document_and_the_routes_are_the_same(rig: Rig) -> None:
-    app = rig.app()._app
-    assert isinstance(app, Litestar)
+    app: object = rig.app()
+    while not isinstance(app, Litestar):  # the gate and others stand before it
+        app = app._app  # type: ignore[attr-defined]
     served = {
         (method, path)
         for route in app.routes

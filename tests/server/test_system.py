@@ -111,4 +111,6 @@ def test_logs_are_given_since_a_number_behind_the_key() -> None:
             headers = {"authorization": "Bearer sesame"}
             answer = client.get("/system/v1/logs?after=1", headers=headers).json()
             assert [(line["number"], line["message"]) for line in answer["lines"]] == [(2, "two")]
-            assert client.get("/system/v1/logs?after=x", headers=headers).status_code == 400
+            for wrong in ("x", "-1", "9" * 400):
+                refused = client.get(f"/system/v1/logs?after={wrong}", headers=headers)
+                assert (refused.status_code, refused.json()["error"]["param"]) == (400, "after")
