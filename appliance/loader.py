@@ -5,6 +5,7 @@ Imported only once there is something to load, so that torch is on nobody else's
 
 import logging
 import time
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -21,6 +22,7 @@ from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.engine.swap_space import HostMemory
 from appliance.errors import BadSetting
 from appliance.formats.model_file import open_model_file
+from appliance.model.rope_override import RopeOverride
 from appliance.model_pool import ALL_ROOM, ModelDefaults, ModelFacts, ResidentModel, Room
 from appliance.observe.prompt_log import PromptLog
 from appliance.observe.resources import ProcessResources
@@ -45,7 +47,13 @@ _MOST_SWAP_BYTES = 4 * 2**30
 logger = logging.getLogger(__name__)
 
 
-def load_model(settings: Settings, found: ModelFile, report: Report, room: Room = ALL_ROOM) -> ResidentModel:
+def load_model(
+    settings: Settings,
+    found: ModelFile,
+    report: Report,
+    room: Room = ALL_ROOM,
+    rope: RopeOverride | None = None,
+) -> ResidentModel:
     """Load a model file and start its engine. `room` is what it must leave to other models.
 
     Raises BadModelFile, UnsupportedModel, BadSetting or NotEnoughMemory.
@@ -61,23 +69,15 @@ def load_model(settings: Settings, found: ModelFile, report: Report, room: Room 
         purpose = read_purpose(file, found.model_id)
         num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
         wishes = load_wishes(settings, device, num_threads, room, precision_map=wanted_map(settings, found))
-        loaded = load_backend(file, wishes, report)
+        loaded = load_backend(file, replace(wishes, rope=rope), report)
     context_length = _context_length(settings.context, loaded)
     kv = _choose_kv(settings, loaded, context_length, room)
     logger.info(kv.plan.explanation)
     engine = _start_engine(settings, found.model_id, loaded, kv, context_length, report)
     prompt_log = _prompt_log(settings, found, tokenizer)
-    facts = ModelFacts(
-        architecture=loaded.config.architecture,
+    facts = replace(
+        _facts(loaded, kv, context_length, wishes),
         num_parameters=num_parameters,
-        context_length=context_length,
-        precision=loaded.precision,
-        kv_dtype=kv.dtype_name,
-        weights_bytes=loaded.weights_bytes,
-        kv_pool_bytes=kv.plan.pool_bytes,
-        backend=loaded.backend_name,
-        device=str(device),
-        num_threads=num_threads,
         purpose=purpose,
         quality=_known_quality(settings, found),
     )
@@ -93,6 +93,22 @@ def load_model(settings: Settings, found: ModelFile, report: Report, room: Room 
         close=partial(_close, engine, prompt_log),
         defaults=_defaults(found),
         prompt_log=prompt_log,
+    )
+
+
+def _facts(loaded: LoadedBackend, kv: KVChoice, context_length: int, wishes: LoadWishes) -> ModelFacts:
+    """What the load decided; what the file says of itself is not among it."""
+    return ModelFacts(
+        architecture=loaded.config.architecture,
+        context_length=context_length,
+        precision=loaded.precision,
+        kv_dtype=kv.dtype_name,
+        weights_bytes=loaded.weights_bytes,
+        kv_pool_bytes=kv.plan.pool_bytes,
+        backend=loaded.backend_name,
+        device=str(wishes.device),
+        num_threads=wishes.num_threads,
+        num_parameters=0,
     )
 
 

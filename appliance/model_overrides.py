@@ -4,15 +4,30 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from appliance.errors import BadSetting
+from appliance.model.config import RopeScaling
+from appliance.model.rope_override import RopeOverride
 from appliance.model_pool import ResidentModel
 from appliance.text.chat_template import ChatTemplate
 
 TABLE = "models"
+
+
+class RopeTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`rope_scaling = { type = "yarn", factor = 4.0 }`: the context becomes so many times the original."""
+
+    type: Literal["none", "linear", "llama3", "yarn"]
+    factor: Annotated[float, msgspec.Meta(ge=1, le=1024)] = 1.0
+    original_context: Annotated[int, msgspec.Meta(ge=16)] | None = None  # tokens
+
+    def override(self) -> RopeOverride:
+        return RopeOverride(
+            scaling=RopeScaling(self.type), factor=self.factor, original_context=self.original_context
+        )
 
 
 class ModelOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,9 +35,14 @@ class ModelOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     alias: str | list[str] = []
     context: Annotated[int, msgspec.Meta(ge=16)] | None = None  # tokens
+    rope_scaling: RopeTable | None = None
     chat_template: str | None = None  # Jinja
     system: str | None = None
     sampling: dict[str, Any] = {}  # JSON
+
+    @property
+    def rope(self) -> RopeOverride | None:
+        return self.rope_scaling.override() if self.rope_scaling else None
 
     @property
     def aliases(self) -> list[str]:
@@ -74,6 +94,14 @@ class ModelOverrides:
 
     def of(self, model_id: str) -> ModelOverride:
         return self._by_id.get(model_id, NONE)
+
+    def sampling(self) -> dict[str, dict[str, Any]]:  # Any: JSON
+        """Model id -> what its table settles; nobody has checked it yet."""
+        return {model_id: override.sampling for model_id, override in self._by_id.items()}
+
+    def unaliased(self, name: str) -> str:
+        """The id that an alias leads to, in any case; any other name as it is."""
+        return self.aliases().get(name.lower(), name)
 
     def aliases(self) -> dict[str, str]:
         """Alias -> model id. Raises BadSetting where two models want one."""

@@ -20,6 +20,7 @@ from appliance.download.store import ModelStore
 from appliance.download.workspace import PullPhase, PullProgress
 from appliance.errors import ApplianceError, BadSetting, InvalidRequest
 from appliance.log_ring import LogRing
+from appliance.model.rope_override import RopeOverride
 from appliance.model_library import LibraryModel, ModelLibrary
 from appliance.model_overrides import ModelOverrides
 from appliance.model_pool import ModelPool, ResidentModel, Room
@@ -31,7 +32,7 @@ from appliance.server.certificate import Certificate
 from appliance.server.cross_origin import OriginRules
 from appliance.server.http_server import HttpServer
 from appliance.server.listener import bind
-from appliance.server.ollama_options import keep_alive_s
+from appliance.server.ollama_options import OPTION_NAMES, checked_options, keep_alive_s
 from appliance.server.residency import FOREVER_S, Report, ResidencyRules
 from appliance.server.security import allowed_names, check_exposure, is_loopback
 
@@ -139,6 +140,7 @@ class Appliance:
         from appliance.loader import load_model
 
         names = [settings.model, *pinned_names(settings)]
+        names = list(map(self._overrides.unaliased, names))
         found = [self._find(replace(settings, model=name)) for name in names]
         for place, file in enumerate(found):
             others = found[place + 1 :]
@@ -171,6 +173,7 @@ class Appliance:
 def open_appliance(settings: Settings, overrides: ModelOverrides | None = None) -> Appliance:
     """Take the address and build an appliance on it. Raises PortTaken or BadSetting before anything loads."""
     overrides = overrides or ModelOverrides({})
+    _check_sampling(overrides)
     certificate = Certificate.from_settings(settings.tls_cert, settings.tls_key)
     access = _access_rules(settings)
     hosts = allowed_names(settings.allowed_hosts)
@@ -201,6 +204,20 @@ def open_appliance(settings: Settings, overrides: ModelOverrides | None = None) 
     )
     server = HttpServer(app, *listeners, state=state, certificate=certificate)
     return Appliance(settings, state, server, overrides, history, traces)
+
+
+def _check_sampling(overrides: ModelOverrides) -> None:
+    """Raise BadSetting now, not at the first request."""
+    for model_id, sampling in overrides.sampling().items():
+        place = f'[models."{model_id}"] sampling'
+        if unknown := sampling.keys() - set(OPTION_NAMES):
+            raise BadSetting(
+                f"{place} has '{min(unknown)}'; the options are {', '.join(OPTION_NAMES)}", param="models"
+            )
+        try:
+            checked_options(sampling, field="sampling")
+        except InvalidRequest as error:
+            raise BadSetting(f"{place}: {error.message}", param="models") from error
 
 
 def _trace_exporter(settings: Settings) -> "TraceExporter | None":
@@ -270,7 +287,7 @@ def _size_of(file: ModelFile) -> int:
 
 
 def load_file(
-    load: Callable[[Settings, ModelFile, Report, Room], ResidentModel],
+    load: Callable[[Settings, ModelFile, Report, Room, RopeOverride | None], ResidentModel],
     settings: Settings,
     overrides: ModelOverrides,
     file: ModelFile,
@@ -281,7 +298,7 @@ def load_file(
     override = overrides.of(file.model_id)
     if override.context is not None:
         settings = replace(settings, context=override.context)
-    return override.apply(load(settings, file, report, room))
+    return override.apply(load(settings, file, report, room, override.rope))
 
 
 def _load_again(

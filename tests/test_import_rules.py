@@ -76,7 +76,9 @@ RULES = {
         ours=appliance("catalog derived_models download errors formats paths"), others=("msgspec",)
     ),
     "appliance.model_pool": Rule(ours=appliance("engine errors observe.prompt_log quality text")),
-    "appliance.model_overrides": Rule(ours=appliance("errors model_pool text"), others=("msgspec",)),
+    "appliance.model_overrides": Rule(
+        ours=appliance("errors model.config model.rope_override model_pool text"), others=("msgspec",)
+    ),
     "appliance.download": Rule(
         ours=(
             "appliance.catalog",
@@ -101,8 +103,8 @@ RULES = {
     # What composes the rest. Torch only in the loader, which is imported once there is something to load.
     "appliance.loader": Rule(
         ours=appliance(
-            "catalog config engine errors formats model_pool observe paths precision_map quality "
-            "runtime text",
+            "catalog config engine errors formats model.rope_override model_pool observe paths precision_map "
+            "quality runtime text",
         ),
         others=("msgspec", "torch"),
     ),
@@ -118,8 +120,8 @@ RULES = {
     ),
     "appliance.serve": Rule(
         ours=appliance(
-            "api_keys catalog config download errors loader log_ring model_library model_overrides "
-            "model_pool observe paths server"
+            "api_keys catalog config download errors loader log_ring model.rope_override "
+            "model_library model_overrides model_pool observe paths server"
         ),
     ),
     "appliance.commands": Rule(

@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config import resolve
+from appliance.catalog import ModelFile
+from appliance.config import Settings, resolve
 from appliance.errors import BadSetting
+from appliance.model.config import RopeScaling
+from appliance.model.rope_override import RopeOverride
 from appliance.model_overrides import ModelOverrides
+from appliance.model_pool import ALL_ROOM, ResidentModel, Room
+from appliance.serve import load_file, open_appliance
 from server.rig import chat, completion, make_rig
 
 TEXT = """
@@ -53,6 +58,9 @@ def test_the_other_settings_of_the_file_still_count(tmp_path: Path) -> None:
         ("[models.a]\nspeed = 1", "speed"),
         ("[models.a]\ncontext = 3", "context"),
         ("[models.a]\nsystem = 3", "system"),
+        ('[models.a]\nrope_scaling = { type = "su", factor = 2 }', "rope_scaling"),
+        ('[models.a]\nrope_scaling = { type = "yarn", factor = 0.5 }', "factor"),
+        ('[models.a]\nrope_scaling = { type = "yarn", fact = 2 }', "fact"),
         ("models = 3", r"\[models\]"),
         ('[models.a]\nalias = "x"\n[models.b]\nalias = "X"', "'x'"),
         ("[models.a", "cannot be read"),
@@ -88,3 +96,45 @@ def test_settled_sampling_holds_for_openai_clients_that_leave_it_open(tmp_path: 
         sampling = rig.runner.batches[-1].sequences[0].sampling
         assert sampling is not None
         assert (sampling.temperature, sampling.top_k) == (1.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "told"),
+    [
+        ("{ temperature = -1.0 }", r"'sampling.temperature' is -1.0"),
+        ('{ top_k = "many" }', "sampling.top_k"),
+        ("{ temprature = 1.0 }", "'temprature'; the options are .*temperature"),
+    ],
+)
+def test_sampling_that_no_request_could_use_ends_the_start(tmp_path: Path, sampling: str, told: str) -> None:
+    overrides = read(tmp_path, f"[models.a]\nsampling = {sampling}")
+    with pytest.raises(BadSetting, match=told):
+        open_appliance(resolve({"port": "0"}, environment={}), overrides)
+
+
+def test_scaling_and_context_reach_the_load(tmp_path: Path) -> None:
+    overrides = read(
+        tmp_path,
+        '[models.tiny]\ncontext = 128\nrope_scaling = { type = "yarn", factor = 4, original_context = 32 }',
+    )
+    seen: list[tuple[int | None, RopeOverride | None]] = []
+    with make_rig() as rig:
+
+        def load(
+            settings: Settings, _f: ModelFile, _r: object, _room: Room, rope: RopeOverride | None
+        ) -> ResidentModel:
+            seen.append((settings.context, rope))
+            return rig.model
+
+        file = ModelFile(model_id="tiny", path=tmp_path / "tiny.gguf")
+        load_file(load, resolve({}, environment={}), overrides, file, ALL_ROOM, lambda *_: None)
+    assert seen == [(128, RopeOverride(scaling=RopeScaling.YARN, factor=4.0, original_context=32))]
+
+
+def test_an_alias_names_its_model_and_other_names_stay(tmp_path: Path) -> None:
+    overrides = read(tmp_path, TEXT)
+    assert [overrides.unaliased(name) for name in ("GPT-4", "tiny", "/a/B.gguf")] == [
+        "tiny",
+        "tiny",
+        "/a/B.gguf",
+    ]

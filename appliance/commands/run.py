@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from appliance.commands.settings_args import settings_from
-from appliance.config import Settings
+from appliance.commands.settings_args import settings_file_of, settings_from
 from appliance.engine.sequence import FinishReason, SamplingParams
 from appliance.engine.stream import FinishEvent, TokenEvent
 from appliance.errors import BadSetting, GenerationFailed, UnknownModel
 from appliance.logs import configure_logs
-from appliance.model_pool import ResidentModel
+from appliance.model_overrides import ModelOverrides
+from appliance.model_pool import ALL_ROOM, ResidentModel
 from appliance.text.detokenizer import Detokenizer
 
 
@@ -22,9 +22,10 @@ def run(args: argparse.Namespace) -> int:
         return _chat(args)
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     params = _params(args)
-    model = _load(settings_from(args))
+    model = _load(args)
     try:
-        return _answer(model, _encode(model, prompt, args.system, is_raw=args.raw), params)
+        system = args.system or model.defaults.system
+        return _answer(model, _encode(model, prompt, system, is_raw=args.raw), params)
     finally:
         model.close()
 
@@ -37,8 +38,8 @@ def _chat(args: argparse.Namespace) -> int:
         raise BadSetting("--raw needs a prompt; a chat always has its template", param="raw")
     params = _params(args)
 
-    def chat_with(speaker: Speaker) -> int:
-        return Chat(speaker, system=args.system, is_terminal=sys.stdin.isatty()).run()
+    def chat_with(speaker: Speaker, system: str | None = None) -> int:
+        return Chat(speaker, system=args.system or system, is_terminal=sys.stdin.isatty()).run()
 
     with appliance_at(args) as appliance:
         try:
@@ -49,9 +50,9 @@ def _chat(args: argparse.Namespace) -> int:
         else:
             options = {"max_tokens": args.max_tokens, "temperature": args.temperature, "seed": args.seed}
             return chat_with(lambda messages: appliance.chat(args.model, messages, options))
-    model = _load(settings_from(args))
+    model = _load(args)
     try:
-        return chat_with(lambda messages: _spoken(model, messages, params))
+        return chat_with(lambda messages: _spoken(model, messages, params), model.defaults.system)
     finally:
         model.close()
 
@@ -83,11 +84,15 @@ def _params(args: argparse.Namespace) -> SamplingParams:
     return SamplingParams(max_tokens=args.max_tokens, temperature=args.temperature, seed=args.seed)
 
 
-def _load(settings: Settings) -> ResidentModel:
+def _load(args: argparse.Namespace) -> ResidentModel:
+    """The model by its name or alias, as the settings file wants that one."""
     import logging
 
-    from appliance.serve import find_model
+    from appliance.serve import find_model, load_file
 
+    settings = settings_from(args)
+    overrides = ModelOverrides.read(settings_file_of(args))
+    settings = replace(settings, model=overrides.unaliased(settings.model))
     configure_logs(as_json=settings.json_logs)
     logging.getLogger().setLevel(logging.WARNING)
 
@@ -100,7 +105,7 @@ def _load(settings: Settings) -> ResidentModel:
     found = find_model(settings, show)
     from appliance.loader import load_model
 
-    model = load_model(settings, found, show)
+    model = load_file(load_model, settings, overrides, found, ALL_ROOM, show)
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     return model

@@ -24,6 +24,7 @@ from appliance.model.config import ModelConfig, NormPlacement, QKNorm
 from appliance.model.gguf_shape import ROPE_VECTORS
 from appliance.model.hf_config import HFConfig
 from appliance.model.registry import find_architecture, find_hf_architecture
+from appliance.model.rope_override import RopeOverride
 from appliance.model.tensor_names import Slot
 from appliance.precision_map import Scales
 from appliance.runtime.channel_scales import ChannelScales
@@ -88,11 +89,18 @@ class Rows:
         return Rows(load=load, type=GGMLType.F32, num_columns=self.num_columns, order=self.order)
 
 
-def read_config(file: ModelFile, served_context: int | None = None) -> tuple[Architecture, ModelConfig]:
-    """Fill a ModelConfig from a file's metadata and tensor directory.
+def read_config(
+    file: ModelFile, served_context: int | None = None, rope: RopeOverride | None = None
+) -> tuple[Architecture, ModelConfig]:
+    """Fill a ModelConfig from a file's metadata and tensor directory, with another RoPE scaling if asked.
 
     Raises UnsupportedModel for an unknown architecture, BadModelFile for a missing key or tensor.
     """
+    architecture, config = _stated_config(file, served_context)
+    return architecture, config if rope is None else rope.apply(config)
+
+
+def _stated_config(file: ModelFile, served_context: int | None) -> tuple[Architecture, ModelConfig]:
     if isinstance(file, GGUFFile):
         architecture = find_architecture(file.metadata_str("general.architecture"))
         embedding = f"{architecture.gguf_names[Slot.EMBEDDING]}.weight"

@@ -8,6 +8,7 @@ import torch
 from appliance.formats.ggml_types import GGMLType
 from appliance.formats.tensor_file import StoredTensor
 from appliance.model.config import ModelConfig
+from appliance.model.rope_override import RopeOverride
 from appliance.precision_map import EMPTY_MAP, PrecisionMap
 from appliance.runtime.checkpoint import ModelFile, read_config
 from appliance.runtime.cpu import CpuBackend, cpu_kv_layout, native_config
@@ -136,10 +137,11 @@ def load_native(
     num_threads: int,
     max_tokens: int,
     served_context: int | None,
+    rope: RopeOverride | None,
     progress: Progress,
 ) -> tuple[CpuBackend, ModelConfig]:
     """Pack the weights. Raises NotNative for a shape the library does not run, BadModelFile."""
-    architecture, config = read_config(file, served_context)
+    architecture, config = read_config(file, served_context, rope)
     # Torch only samples here, and its idle threads would spin on the library's cores.
     torch.set_num_threads(1)
     try:

@@ -9,6 +9,7 @@ import torch
 
 from appliance.errors import BadSetting, NotEnoughMemory
 from appliance.model.config import ModelConfig
+from appliance.model.rope_override import RopeOverride
 from appliance.precision_map import EMPTY_MAP, PrecisionMap, check_names
 from appliance.runtime import cpu_loading, cuda_loading
 from appliance.runtime.backend import Backend, EagerBackend, eager_kv_layout
@@ -46,6 +47,7 @@ class LoadWishes:
     free_bytes: int
     library_folder: Path  # where the native library is, or is built on first use
     served_context: int | None = None  # tokens; None for all that the model allows
+    rope: RopeOverride | None = None  # in place of the file's own scaling
     precision_map: PrecisionMap = EMPTY_MAP  # what int8-mixed does
     max_sequences: int = 32
     kernel_folder: Path | None = None  # where compiled GPU kernels are kept
@@ -94,7 +96,7 @@ def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
 
 def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
     # Before anything that takes time: a file that cannot be run is refused at once.
-    _, config = read_config(file, wishes.served_context)
+    _, config = read_config(file, wishes.served_context, wishes.rope)
     check_names(wishes.precision_map, config.num_layers)
     plan = cpu_loading.plan_native(file, wishes.precision, wishes.kv_dtype, wishes.precision_map)
     _require_room(file, plan.precision, plan.weights_bytes, wishes.free_bytes)
@@ -108,6 +110,7 @@ def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
         num_threads=wishes.num_threads,
         max_tokens=wishes.step_tokens,
         served_context=wishes.served_context,
+        rope=wishes.rope,
         progress=lambda share: report(f"loading {file.path.name}", share),
     )
     return LoadedBackend(
@@ -121,7 +124,7 @@ def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
 
 
 def _load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
-    architecture, config = read_config(file, wishes.served_context)
+    architecture, config = read_config(file, wishes.served_context, wishes.rope)
     check_names(wishes.precision_map, config.num_layers)
     demands = cuda_loading.CudaDemands(
         precision=wishes.precision,
@@ -159,7 +162,7 @@ def _load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBac
 
 
 def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
-    architecture, config = read_config(file, wishes.served_context)
+    architecture, config = read_config(file, wishes.served_context, wishes.rope)
     check_names(wishes.precision_map, config.num_layers)
     precision, dtype = weight_dtype(wishes.precision, wishes.device)
     packing = _eager_packing(precision, wishes.device, dtype)

@@ -29,6 +29,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
 }
+OPTION_NAMES = (*_RANGES, "stop")
 _NEUTRAL = {"mirostat": 0, "tfs_z": 1.0, "typical_p": 1.0}
 # Their default window; -1 is the whole context, which is what ours does.
 _ORDINARY_LAST_N = (None, 64, -1)

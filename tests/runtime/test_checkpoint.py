@@ -7,6 +7,9 @@ import pytest
 
 from appliance.errors import BadModelFile, UnsupportedModel
 from appliance.formats.hf_folder import read_hf_folder
+from appliance.model.config import RopeScaling
+from appliance.model.rope_override import RopeOverride
+from appliance.model.rope_tables import inverse_frequencies
 from appliance.runtime.checkpoint import read_config
 from formats.safetensors_builder import write_hf_folder
 from oracles.hf_model import eager_from_folder, recorded_model
@@ -83,3 +86,39 @@ def test_the_served_context_chooses_long_ropes_factors(tmp_path: Path) -> None:
         ]
     assert factors[0] == factors[1] == factors[2] == (1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
     assert factors[3] == (1.0, 1.02, 1.1, 1.2, 1.3, 1.4)
+
+
+@pytest.mark.parametrize(
+    ("case", "override"),
+    [
+        ("llama, linear", RopeOverride(scaling=RopeScaling.LINEAR, factor=4.0)),
+        ("llama 3", RopeOverride(scaling=RopeScaling.LLAMA3, factor=8.0, original_context=32)),
+        ("qwen2", RopeOverride(scaling=RopeScaling.YARN, factor=4.0, original_context=32)),
+    ],
+)
+def test_a_scaling_of_the_user_is_what_it_would_be_in_the_file(
+    tmp_path: Path, case: str, override: RopeOverride
+) -> None:
+    model = recorded_model(case)
+    stated = write_hf_folder(tmp_path / "stated", model.config, model.weights)
+    plain = write_hf_folder(tmp_path / "plain", model.config | {"rope_scaling": None}, model.weights)
+    with read_hf_folder(stated) as with_it, read_hf_folder(plain) as without:
+        expected = read_config(with_it)[1].ropes[0]
+        config = read_config(without, rope=override)[1]
+        assert read_config(without)[1].ropes[0] != expected
+    found = config.ropes[0]
+    assert found is not None
+    assert expected is not None
+    assert inverse_frequencies(found).tolist() == inverse_frequencies(expected).tolist()
+    assert found.attention_factor == expected.attention_factor
+    original = override.original_context or model.config["max_position_embeddings"]
+    assert config.context_length == override.factor * original
+
+
+def test_layers_with_a_window_keep_their_scaling(tmp_path: Path) -> None:
+    path = recorded_model("gemma3").write(tmp_path / "x")
+    with read_hf_folder(path) as folder:
+        stated = read_config(folder)[1]
+        found = read_config(folder, rope=RopeOverride(scaling=RopeScaling.YARN, factor=2.0))[1]
+    kept = [new == old for new, old in zip(found.ropes, stated.ropes, strict=True)]
+    assert kept == [window is not None for window in stated.windows]
