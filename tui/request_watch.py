@@ -14,7 +14,7 @@ _SNAPSHOTS_APART_S = 0.5
 # Snapshots come twice a second: what runs at this age was seen to come.
 _PROMPT_S = 1.5
 
-Status = Literal["waiting", "prefill", "decode", "ended"]
+Status = Literal["waiting", "prefill", "decode", "ended", "left", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ _STAGES = (
 # Hardly any request has these.
 _RARE = ("load", "grammar")
 ID_CHARS = 5
+_BAD_ENDS = frozenset({"failed", "error", "unread", "abort"})
 
 
 def short_id(request_id: str) -> str:
@@ -37,8 +38,10 @@ class TimedRequest:
 
     @property
     def status(self) -> Status:
-        """It is over."""
-        return "ended"
+        """It is over, and whose doing that was if it came to no good end."""
+        if self.record.reason == "client gone":
+            return "left"
+        return "failed" if _BAD_ENDS.intersection(self.record.reason.split(",")) else "ended"
 
     @property
     def has_ended(self) -> bool:

@@ -1,13 +1,15 @@
+import pytest
+
 from appliance.server.schemas import RequestStages
 from tui.timed_request import TimedRequest
 
 
-def test_stages_follow_one_another_and_those_not_reached_are_left_out() -> None:
-    record = RequestStages(
+def record_ended_by(reason: str) -> RequestStages:
+    return RequestStages(
         request_id="chatcmpl-0123456789",
         model="m",
         service_class="silver",
-        reason="stop",
+        reason=reason,
         ended_unix_s=0.0,
         prompt_tokens=7,
         output_tokens=5,
@@ -28,7 +30,25 @@ def test_stages_follow_one_another_and_those_not_reached_are_left_out() -> None:
         tpot_s=0.5,
         total_s=2.0,
     )
-    request = TimedRequest(record)
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        ("stop", "ended"),
+        ("length,stop", "ended"),
+        ("deadline", "ended"),
+        ("client gone", "left"),
+        ("error,stop", "failed"),
+        ("failed", "failed"),
+    ],
+)
+def test_what_ended_badly_says_so(reason: str, status: str) -> None:
+    assert TimedRequest(record_ended_by(reason)).status == status
+
+
+def test_stages_follow_one_another_and_those_not_reached_are_left_out() -> None:
+    request = TimedRequest(record_ended_by("stop"))
     assert (request.id, request.key, request.output_tokens_per_s) == ("56789", "chatcmpl-0123456789", 2.0)
     assert [(stage.name, stage.start_s, stage.text) for stage in request.stages] == [
         ("receive", 0.0, "250 ms"),

@@ -35,13 +35,13 @@ class ChatView(Vertical):
         self._calls = calls
         self._said: list[Said] = []
         self._answering: Worker[None] | None = None
-        self._figures = Static(
-            id="chat-note"
-        )  # outlives the view: a stream that is cut at the end writes there
+        # These outlive the view: a stream that is cut at the end writes there.
+        self._figures = Static(id="chat-note")
+        self._conversation = VerticalScroll(id="conversation", can_focus=False)
 
     def compose(self) -> ComposeResult:
         """The conversation, a line of figures, the question."""
-        with VerticalScroll(id="conversation", can_focus=False):
+        with self._conversation, Vertical(id="said"):
             yield Static("Ask the model something. Nothing leaves the appliance.", id="chat-hint")
         yield self._figures
         yield Input(placeholder="your question", id="question")
@@ -54,7 +54,7 @@ class ChatView(Vertical):
         """Who answers stands in the border."""
         if self.is_mounted:
             model = frame.snapshot.model if frame.snapshot else None
-            self.query_one("#conversation").border_title = f"Chat with {model.id}" if model else "Chat"
+            self._conversation.border_title = f"Chat with {model.id}" if model else "Chat"
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """One question at a time."""
@@ -92,9 +92,8 @@ class ChatView(Vertical):
         self.query_one("#chat-hint").display = False
         self._said.append(Said(role="user", content=text))
         answer = Bubble("assistant")
-        conversation = self.query_one("#conversation", VerticalScroll)
-        await conversation.mount(Bubble("user", text), answer)
-        conversation.anchor()  # stays at the end unless the reader scrolls up
+        await self.query_one("#said").mount(Bubble("user", text), answer)
+        self._conversation.anchor()  # stays at the end unless the reader scrolls up
         try:
             await self._stream(answer)
         except CallError as error:

@@ -16,12 +16,14 @@ from tui.widgets.waterfall import Waterfall
 
 _COLUMNS = ("id", "status", "age", "queue", "prefill", "decode", "prompt", "output", "tok/s")
 _WIDTHS = (5, 9, 6, 7, 7, 7, 6, 6, 5)
-_MAX_PADDING = 5
+_MAX_PADDING = 7
 _MARKS = {
     "waiting": ("◌ waiting", "dim"),
     "prefill": ("◐ prefill", "p95"),
     "decode": ("● decode", "p50"),
     "ended": ("✓ ended", "dim"),
+    "left": ("○ left", "dim"),
+    "failed": ("✖ failed", "bad"),
 }
 
 

@@ -69,7 +69,7 @@ def _totals(throughput: Throughput | None) -> list[Content]:
     num_prompt = throughput.prompt_tokens
     reused = percent(throughput.prefix_hit_tokens / num_prompt) if num_prompt else GAP
     return [
-        _fact("generated", f"{count(throughput.output_tokens)} tok"),
+        _fact("written", f"{count(throughput.output_tokens)} tok"),
         _fact("read", f"{count(num_prompt)} tok"),
         _fact("prefix hits", reused.strip()),
     ]

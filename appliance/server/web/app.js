@@ -245,5 +245,6 @@ applyTheme();
 openChat(store.conversations()[0] ?? store.newConversation());
 if (!NARROW.matches) panel.toggle(innerWidth >= 1180);
 // On a phone the keyboard would cover the page before anything was read.
+grow(); // what was written before this script came
 if (matchMedia("(pointer: fine)").matches) byId("composer-text").focus();
 watchPhase();
