@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from appliance.errors import BadSetting
+from appliance.errors import BadSetting, UnsupportedModel
 from appliance.model.config import RopeScaling
 from appliance.model.rope_override import RopeOverride
 from appliance.model_pool import ResidentModel
@@ -90,7 +90,18 @@ class ModelOverrides:
         except msgspec.ValidationError as error:
             raise BadSetting(f"[models] in {settings_file} is not valid: {error}", param=TABLE) from error
         made.aliases()
+        made._check_templates()
         return made
+
+    def _check_templates(self) -> None:
+        for model_id, override in self._by_id.items():
+            try:
+                if override.chat_template is not None:
+                    ChatTemplate(override.chat_template, "", "")
+            except UnsupportedModel as error:
+                raise BadSetting(
+                    f'[models."{model_id}"] chat_template: {error.message}', param=TABLE
+                ) from error
 
     def of(self, model_id: str) -> ModelOverride:
         return self._by_id.get(model_id, NONE)

@@ -58,6 +58,7 @@ def test_the_other_settings_of_the_file_still_count(tmp_path: Path) -> None:
         ("[models.a]\nspeed = 1", "speed"),
         ("[models.a]\ncontext = 3", "context"),
         ("[models.a]\nsystem = 3", "system"),
+        ('[models.a]\nchat_template = "{% if %}"', '"a".* chat_template'),
         ('[models.a]\nrope_scaling = { type = "su", factor = 2 }', "rope_scaling"),
         ('[models.a]\nrope_scaling = { type = "yarn", factor = 0.5 }', "factor"),
         ('[models.a]\nrope_scaling = { type = "yarn", fact = 2 }', "fact"),
