@@ -22,6 +22,7 @@ from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.engine.swap_space import HostMemory
 from appliance.errors import BadSetting
 from appliance.formats.model_file import open_model_file
+from appliance.matrix_losses import by_layer, read_losses
 from appliance.model.rope_override import RopeOverride
 from appliance.model_pool import ALL_ROOM, ModelDefaults, ModelFacts, ResidentModel, Room
 from appliance.observe.prompt_log import PromptLog
@@ -80,6 +81,7 @@ def load_model(
         num_parameters=num_parameters,
         purpose=purpose,
         quality=_known_quality(settings, found),
+        layer_losses=by_layer(read_losses(found.path)),
     )
     _log_ready(found.model_id, facts, time.monotonic() - started_s)
     return ResidentModel(

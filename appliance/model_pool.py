@@ -7,6 +7,7 @@ from typing import Any
 
 from appliance.engine.engine import Engine
 from appliance.errors import UnknownModel
+from appliance.matrix_losses import LayerLoss
 from appliance.observe.prompt_log import PromptLog
 from appliance.quality import Quality
 from appliance.text.chat_template import ChatTemplate
@@ -31,6 +32,7 @@ class ModelFacts:
     num_threads: int
     purpose: Purpose = WRITING
     quality: Quality | None = None  # as last measured
+    layer_losses: tuple[LayerLoss, ...] = ()  # as last calibrated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ RULES = {
     "appliance.paths": Rule(ours=("appliance.errors",), others=("platformdirs",)),
     "appliance.catalog": Rule(ours=("appliance.errors", "appliance.paths"), others=("msgspec",)),
     "appliance.precision_map": Rule(ours=("appliance.errors",), others=("numpy",)),
+    "appliance.matrix_losses": Rule(ours=("appliance.paths", "appliance.quality"), others=("msgspec",)),
     "appliance.quality": Rule(ours=("appliance.errors", "appliance.paths"), others=("msgspec",)),
     "appliance.engine": Rule(ours=("appliance.errors",)),
     "appliance.formats": Rule(ours=("appliance.errors",), others=("numpy",)),
@@ -75,7 +76,9 @@ RULES = {
     "appliance.model_library": Rule(
         ours=appliance("catalog derived_models download errors formats paths"), others=("msgspec",)
     ),
-    "appliance.model_pool": Rule(ours=appliance("engine errors observe.prompt_log quality text")),
+    "appliance.model_pool": Rule(
+        ours=appliance("engine errors matrix_losses observe.prompt_log quality text")
+    ),
     "appliance.model_overrides": Rule(
         ours=appliance("errors model.config model.rope_override model_pool text"), others=("msgspec",)
     ),
@@ -103,8 +106,8 @@ RULES = {
     # What composes the rest. Torch only in the loader, which is imported once there is something to load.
     "appliance.loader": Rule(
         ours=appliance(
-            "catalog config engine errors formats model.rope_override model_pool observe paths precision_map "
-            "quality runtime text",
+            "catalog config engine errors formats matrix_losses model.rope_override model_pool observe paths "
+            "precision_map quality runtime text",
         ),
         others=("msgspec", "torch"),
     ),
@@ -112,7 +115,8 @@ RULES = {
     "appliance.eval": Rule(
         ours=(
             *appliance(
-                "catalog config engine errors formats loader model paths precision_map quality runtime text"
+                "catalog config engine errors formats loader matrix_losses model paths precision_map quality "
+                "runtime text"
             ),
             "kernels",
         ),
@@ -132,8 +136,8 @@ RULES = {
             "tui.tell",
             *appliance(
                 "__main__ api_keys bench catalog config desktop download engine errors eval first_run "
-                "formats installation loader logs model_overrides model_pool observe paths precision_map "
-                "profiling quality serve server.listener service text"
+                "formats installation loader logs matrix_losses model_overrides model_pool observe paths "
+                "precision_map profiling quality serve server.listener service text"
             ),
         ),
         others=("httpx", "msgspec", "psutil", "rich"),

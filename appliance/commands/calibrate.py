@@ -18,6 +18,7 @@ _HEADINGS = "matrix           MB   reach    error   scaled    cosine  static    
 
 def calibrate(args: argparse.Namespace) -> int:
     """Measure, choose, print and write the precision map. Raises what loading raises, and BadSetting."""
+    from appliance.matrix_losses import save_losses
     from appliance.precision_map import write_map
     from appliance.serve import find_model
 
@@ -51,6 +52,7 @@ def calibrate(args: argparse.Namespace) -> int:
         raise StorageNotWritable(
             f"the precision map cannot be written beside {found.path}: {reason.strerror}"
         ) from reason
+    save_losses(found.path, result.losses)
     print(f"written: {file}; `--precision int8-mixed` uses it")
     return 0
 

@@ -13,6 +13,7 @@ from appliance.eval.linear_errors import LinearError, static_gain, weight_error
 from appliance.eval.logit_reader import step_inputs
 from appliance.eval.recorded_inputs import MAX_ROWS, RecordedInputs, RecordingLinear
 from appliance.eval.scale_search import find_scales
+from appliance.matrix_losses import MatrixLoss
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import Decoder, DecoderWeights, LayerWeights
 from appliance.precision_map import PrecisionMap
@@ -76,6 +77,19 @@ class Calibration:
     def unscaled_effect(self) -> float:
         """The same sum without scales."""
         return sum(m.error.effect for m in self.matrices if m.name not in self.kept)
+
+    @property
+    def losses(self) -> tuple[MatrixLoss, ...]:
+        """What is worth keeping of the matrices."""
+        return tuple(
+            MatrixLoss(
+                name=m.name,
+                error=(m.scaled or m.error).relative,
+                effect=m.effect,
+                is_kept=m.name in self.kept,
+            )
+            for m in self.matrices
+        )
 
     @property
     def precision_map(self) -> PrecisionMap:

@@ -47,6 +47,15 @@ class QualitySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[str, ...]
 
 
+class LayerLossSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What `appliance calibrate` found that a layer loses in INT8: worst error, effect in nats per token."""
+
+    layer: int
+    error: float
+    effect: float
+    num_kept: int  # matrices kept in 16 bits
+
+
 class ModelSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The resident model."""
 
@@ -61,6 +70,7 @@ class ModelSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     num_threads: int
     quality: QualitySnapshot | None = None
+    layer_losses: tuple[LayerLossSnapshot, ...] = ()
 
 
 class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from appliance.server.schemas import (
     GpuSnapshot,
     KVSnapshot,
     LatencySnapshot,
+    LayerLossSnapshot,
     LiveSequence,
     MemorySnapshot,
     ModelSnapshot,
@@ -100,6 +101,7 @@ def _model(model: ResidentModel) -> ModelSnapshot:
         quality=msgspec.convert(facts.quality, QualitySnapshot, from_attributes=True)
         if facts.quality
         else None,
+        layer_losses=msgspec.convert(facts.layer_losses, tuple[LayerLossSnapshot, ...], from_attributes=True),
     )
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from appliance.server.schemas import DomainSnapshot, KVSnapshot, QualitySnapshot
+from appliance.server.schemas import DomainSnapshot, KVSnapshot, LayerLossSnapshot, QualitySnapshot
 from tui.targets import Targets
 
 pytestmark = pytest.mark.anyio
@@ -259,7 +259,12 @@ async def test_what_was_measured_of_the_quality_is_shown(shows, snapshots, read_
         failures=("arithmetic: 90.0% of the first choices agree; at least 95% should",),
     )
     busy = snapshots.busy()
-    async with shows(replace(busy, model=replace(busy.model, quality=quality)), size=size) as pilot:
+    losses = tuple(
+        LayerLossSnapshot(layer=n, error=(n + 1) / 1000, effect=1 / (n + 1), num_kept=n % 2)
+        for n in range(30)
+    )
+    model = replace(busy.model, quality=quality, layer_losses=losses)
+    async with shows(replace(busy, model=model), size=size) as pilot:
         pilot.app.action_show_tab("quality")
         await pilot.pause()
         text = read_screen(pilot)
@@ -268,3 +273,6 @@ async def test_what_was_measured_of_the_quality_is_shown(shows, snapshots, read_
         assert re.search(r"all\s+13.00\s+12.00\s+\+8.3%", text)
         assert "! arithmetic: 90.0% of the first choices agree" in text
         assert "Nothing was measured" not in text
+        assert re.search(r"INT8 by layer ▁.*█  0.1–3.0%, worst: layer 29", text)
+        assert bool(re.search(r" 0 +0.10%  ━+ +1.0000000", text)) == (size[1] > 24)
+        assert bool(re.search(r"29 +3.00%", text)) == (size[1] == 60)

@@ -1,4 +1,6 @@
-"""What is known of the answers' quality: the precision, and what `appliance eval` found. Measures nothing."""
+"""What is known of the answers' quality: the precision, what `appliance eval` and `calibrate` found.
+
+Measures nothing."""
 
 import textwrap
 import time
@@ -8,6 +10,7 @@ from textual.content import Content
 from appliance.server.schemas import DomainSnapshot, ModelSnapshot, QualitySnapshot
 from tui.figures import age
 from tui.frame import Frame
+from tui.views.layer_losses import loss_line, loss_rows
 from tui.widgets.panel import Panel
 
 _WIDEST = 76
@@ -27,9 +30,11 @@ class QualityView(Panel):
         """Facts, then what was measured, or that nothing was."""
         model = self.frame.snapshot.model if self.frame.snapshot else None
         width = min(self.content_size.width, _WIDEST)
-        if model is not None and model.quality is not None:
-            return [*_facts(self.frame), Content(""), *_measured(model.quality, width)]
-        return [*_facts(self.frame), Content(""), *_not_measured(model, width)]
+        quality = model.quality if model else None
+        found = _measured(quality, width) if quality else _not_measured(model, width)
+        lines = [*_facts(self.frame), Content(""), *found]
+        losses = model.layer_losses if model else ()
+        return [*lines, *(loss_rows(losses, self.content_size.height - len(lines)) if losses else [])]
 
 
 def _measured(quality: QualitySnapshot, width: int) -> list[Content]:
@@ -43,7 +48,7 @@ def _measured(quality: QualitySnapshot, width: int) -> list[Content]:
     verdict = Content.styled("Every kind of text is within its bounds.", "$p50")
     failures = [line for failure in quality.failures for line in _wrapped(f"! {failure}", width, "bold $bad")]
     note = _wrapped("No tokens are guessed ahead here, so there is no acceptance to show.", width, "$dim")
-    return [title, Content(""), head, *rows, Content(""), *(failures or [verdict]), Content(""), *note]
+    return [title, head, *rows, Content(""), *(failures or [verdict]), Content(""), *note]
 
 
 def _domain(name: str, domain: DomainSnapshot) -> Content:
@@ -91,7 +96,13 @@ def _facts(frame: Frame) -> list[Content]:
         ("KV pool", model.kv_dtype),
         ("runs on", f"{model.backend}, {model.device}"),
     )
-    return [Content.assemble((f"{name:<{_LABEL_WIDTH}}", "$dim"), (text, "bold $ink")) for name, text in rows]
+    facts = [
+        Content.assemble((f"{name:<{_LABEL_WIDTH}}", "$dim"), (text, "bold $ink")) for name, text in rows
+    ]
+    if model.layer_losses:
+        label = Content.styled(f"{'INT8 by layer':<{_LABEL_WIDTH}}", "$dim")
+        facts.append(Content.assemble(label, loss_line(model.layer_losses)))
+    return facts
 
 
 def _wrapped(text: str, width: int, style: str = "$ink") -> list[Content]:
