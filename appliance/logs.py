@@ -43,12 +43,20 @@ def _request_fields() -> dict[str, str]:
     return fields | {"trace_id": context.parent.trace_id} if context.parent else fields
 
 
+class PlainFormatter(logging.Formatter):
+    """One line a record, before any traceback: names of files and fields may hold line ends."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        text = super().formatMessage(record)
+        return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def configure_logs(*, as_json: bool, file: Path | None = None) -> None:
     """Send log lines to stderr, or to a rotating file while the dashboard has the terminal.
 
     A file that cannot be written leaves the appliance without a log, not without a start.
     """
-    formatter = JsonFormatter() if as_json else logging.Formatter(_PLAIN, "%H:%M:%S")
+    formatter = JsonFormatter() if as_json else PlainFormatter(_PLAIN, "%H:%M:%S")
     handler: logging.Handler = logging.NullHandler()
     if file is None:
         handler = logging.StreamHandler()

@@ -75,6 +75,16 @@ def test_plain_lines_say_time_level_and_message(capsys: pytest.CaptureFixture[st
     assert not err.startswith("{")
 
 
+def test_a_plain_line_stays_one_whatever_a_client_names_its_fields(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configure_logs(as_json=False)
+    logging.getLogger("x").warning("unknown field %s", "a\n12:00:00 INFO forged \x1b[31m \ud800 ü")
+    err = capsys.readouterr().err
+    assert err.endswith("unknown field a\\n12:00:00 INFO forged \\x1b[31m \\ud800 ü\n")
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize("as_json", [True, False])
 def test_with_a_file_the_terminal_stays_untouched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 from appliance import desktop
-from appliance.catalog import Catalog
+from appliance.catalog import Catalog, printable
 from appliance.commands.settings_args import settings_file_of, settings_from
 from appliance.config import Settings
 from appliance.errors import PortTaken
@@ -83,7 +83,7 @@ def _serve_headless(appliance: Appliance, settings: Settings, *, is_desktop: boo
     configure_logs(as_json=settings.json_logs, file=desktop.log_file() if is_desktop else None)
     _drain_on_signals(appliance)
     appliance.start()
-    _say(f"Listening on {appliance.url}, loading {settings.model}")
+    _say(f"Listening on {appliance.url}, loading {printable(settings.model)}")
     _say_welcome(settings)
     if is_desktop:
         _open_page(appliance.url)  # it shows how loading goes
@@ -96,7 +96,7 @@ def _serve_headless(appliance: Appliance, settings: Settings, *, is_desktop: boo
             desktop.show_failure(appliance.failure.message)
         return appliance.failure.exit_code
     if appliance.model_id is not None:
-        _say(f"Ready: point OpenAI clients at {appliance.url}/v1, model {appliance.model_id}")
+        _say(f"Ready: point OpenAI clients at {appliance.url}/v1, model {printable(appliance.model_id)}")
     while not appliance.wait_drained(_IDLE_POLL_S):
         pass
     return 0
