@@ -5,6 +5,7 @@ dropped into the models folder. Looks at names and small manifests, at no weight
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ _MODEL_LAYER = "application/vnd.ollama.image.model"
 _MAX_MANIFEST_BYTES = 1 << 20
 # A projector for images lies beside some models and is none.
 _PROJECTOR = "mmproj"
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,8 @@ def _in_lm_studio(folder: Path) -> Iterator[LocalModel]:
 def _files(folder: Path, pattern: str, origin: str) -> Iterator[LocalModel]:
     for path in folder.glob(pattern):
         size_bytes = _size(path)
+        if size_bytes is None and path.is_symlink():
+            logger.warning("%s is skipped, a link that leads to no file", path)
         if size_bytes and not is_later_part(path) and not path.name.lower().startswith(_PROJECTOR):
             yield LocalModel(name=path.stem, path=path, origin=origin, size_bytes=size_bytes)
 

@@ -59,6 +59,19 @@ def test_files_and_folders_dropped_into_the_models_folder_are_found(home: Path) 
     assert found(home)["hf"] == ("models folder", models / "hf")
 
 
+def test_links_that_lead_to_no_file_are_skipped_with_a_warning(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    models = home / "models"
+    write(models / "mine.gguf")
+    (models / "dangling.gguf").symlink_to(home / "absent")
+    (models / "loop.gguf").symlink_to("loop.gguf")
+    assert found(home).keys() == {"mine"}
+    warned = [record.message for record in caplog.records]
+    assert len(warned) == 2
+    assert all(any(name in line for line in warned) for name in ("dangling.gguf", "loop.gguf"))
+
+
 def test_hugging_faces_cache_gives_the_snapshot_that_main_names(home: Path) -> None:
     repository = home / ".cache/huggingface/hub/models--Qwen--Qwen3-0.6B"
     for commit in ("a" * 40, "b" * 40):
