@@ -49,9 +49,9 @@ def lead(report: Report) -> str:
 def to_markdown(reports: Sequence[Report], differences: Sequence[Difference]) -> str:
     parts = ["# Benchmark"]
     for report in reports:
-        parts += [f"## {report.model} at {report.url}", lead(report), _markdown_table(report_rows(report))]
+        parts += [f"## {report.model} at {report.url}", lead(report), markdown_table(report_rows(report))]
     if differences:
-        parts += [f"## Compared: {summary(differences)}", _markdown_table(difference_rows(differences))]
+        parts += [f"## Compared: {summary(differences)}", markdown_table(difference_rows(differences))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -88,7 +88,8 @@ def _milliseconds(interval: Interval, has_interval: bool) -> str:
     return f"{value:.1f}" + (f" [{low:.1f}, {high:.1f}]" if has_interval else "")
 
 
-def _markdown_table(rows: list[tuple[str, ...]]) -> str:
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose first row is the heading."""
     head, *body = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
     return "\n".join([head, "|" + " --- |" * len(rows[0]), *body])
 

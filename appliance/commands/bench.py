@@ -22,6 +22,7 @@ from appliance.bench.own_server import own_server
 from appliance.bench.report import Report, Targets
 from appliance.bench.server_facts import first_model, resident_bytes
 from appliance.bench.soak import find_drifts
+from appliance.bench.soak_report import soak_html, soak_markdown
 from appliance.bench.traffic import Closed, Open
 from appliance.bench.words import difference_rows, report_rows, to_html, to_markdown
 from appliance.bench.workload import LengthMix, Planned, poisson_times, read_trace
@@ -162,6 +163,13 @@ def _soak(args: argparse.Namespace, subject: Subject, mix: LengthMix, duration_s
         print(f"{len(windows)} windows are too few to tell a drift; soak for longer")
     if num_errors:
         print(f"{num_errors} requests failed")
+    load = f"{args.peak} clients for {args.soak}, prompt:answer tokens {args.lengths}"
+    lead = f"{subject.model} at {subject.url}, {load}."
+    _write_files(
+        (args.json, lambda: _json_text(windows)),
+        (args.markdown, lambda: soak_markdown(lead, windows, drifts)),
+        (args.html, lambda: soak_html(lead, windows, drifts)),
+    )
     return EXIT_SLOWER if num_errors or any(drift.is_drift for drift in drifts) else 0
 
 
@@ -186,17 +194,25 @@ def _print_table(console: Console, title: str, rows: list[tuple[str, ...]]) -> N
 
 
 def _write(args: argparse.Namespace, reports: list[Report], differences: tuple[Difference, ...]) -> None:
-    import msgspec
-
-    for name, text in (
-        (args.json, lambda: msgspec.json.format(msgspec.json.encode(reports), indent=1).decode()),
+    _write_files(
+        (args.json, lambda: _json_text(reports)),
         (args.markdown, lambda: to_markdown(reports, differences)),
         (args.html, lambda: to_html(reports, differences)),
-    ):
-        if name:
-            _write_text(Path(name), text)
+    )
     if args.save_baseline:
         print(f"kept as {args.save_baseline}: {_baselines().save(args.save_baseline, reports[0])}")
+
+
+def _json_text(told: object) -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(told), indent=1).decode()
+
+
+def _write_files(*files: tuple[str | None, Callable[[], str]]) -> None:
+    for name, text in files:
+        if name:
+            _write_text(Path(name), text)
 
 
 def _write_text(path: Path, text: Callable[[], str]) -> None:

@@ -65,12 +65,21 @@ def test_arrivals_do_not_wait_for_answers(rig: Rig, tmp_path: Path) -> None:
     assert stage["wall_s"] < 1.0
 
 
-def test_a_soak_ends_in_time_and_tells_of_failures(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_soak_ends_in_time_and_tells_of_failures(
+    rig: Rig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     with serve(rig) as server:
         rig.runner.step_s = 0.001
         arguments = ["bench", server.url, "--soak", "2s", "--peak", "1", "--lengths", "4:3"]
-        main(arguments)
+        files = [tmp_path / name for name in ("soak.json", "soak.md", "soak.html")]
+        main([*arguments, "--json", str(files[0]), "--markdown", str(files[1]), "--html", str(files[2])])
         assert "TTFT" in capsys.readouterr().out
+        assert json.loads(files[0].read_text())[0]["num_errors"] == 0
+        assert "- TTFT " in files[1].read_text()
+        page = files[2].read_text()
+        assert page.count("<svg") == 3
+        assert "src=" not in page
+        assert "href=" not in page
         rig.runner.error = RuntimeError("broken")
         assert main(arguments) == 1
 
