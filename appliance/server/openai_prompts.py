@@ -23,6 +23,7 @@ ROLES = {
     "assistant": "assistant",
     "tool": "tool",
 }
+_NOTHING = (b"", b"null")  # of a field of any JSON: absent, or as client libraries write absent ones
 _MAX_TEMPLATE_DEPTH = 32
 
 
@@ -111,6 +112,10 @@ def _template_message(message: ChatMessage, place: str) -> dict[str, Any]:
             f"'{place}.role' is '{message.role[:50]}'; the roles are {', '.join(ROLES)}",
             param=f"{place}.role",
         )
+    if bytes(message.function_call) not in _NOTHING:
+        raise UnsupportedField(f"{place}.function_call", remedy="send 'tool_calls'")
+    if bytes(message.audio) not in _NOTHING:
+        raise UnsupportedField(f"{place}.audio", remedy="send its transcript as 'content'")
     rendered: dict[str, Any] = {"role": role, "content": _content_text(message, f"{place}.content")}
     if message.name is not None:
         rendered["name"] = message.name

@@ -38,6 +38,9 @@ class ChatMessage(msgspec.Struct):
     tool_call_id: str | None = None
     reasoning_content: str | None = None  # of an earlier answer; some templates show it again
     refusal: Raw = msgspec.field(default_factory=Raw)
+    # Known, and refused unless null: without them a conversation would lose a turn.
+    function_call: Raw = msgspec.field(default_factory=Raw)
+    audio: Raw = msgspec.field(default_factory=Raw)
 
 
 class JsonSchemaFormat(msgspec.Struct):

@@ -177,6 +177,8 @@ MESSAGES: list[Any] = [
     [{"role": "user", "content": [{"type": "text"}]}],
     [{"role": "user", "content": [{"text": "x"}]}],
     [{"role": "user", "content": [5]}],
+    [{"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}],
+    [{"role": "assistant", "content": None, "audio": {"id": "audio_1"}}],
 ]
 
 
@@ -188,6 +190,12 @@ def test_messages_that_make_no_sense_are_refused_by_place(
     error = error_of(client, CHAT, {"messages": messages, "stream": stream})
     assert error["param"].startswith("messages")
     assert client.post(CHAT, json=chat()).status_code == 200
+
+
+def test_fields_of_messages_that_are_null_are_absent(client: TestClient) -> None:
+    said = {"role": "assistant", "content": "x", "function_call": None, "audio": None, "tool_calls": None}
+    messages = [said, {"role": "user", "content": "y"}]
+    assert client.post(CHAT, json={"messages": messages}).status_code == 200
 
 
 def test_absent_messages_are_named(client: TestClient) -> None:
