@@ -41,10 +41,15 @@ class Outage:
     reason: str
     num_tries: int
     retry_s: float
+    is_refused: bool = False  # something answers there, and not to this key
 
 
 class UnreachableError(Exception):
     """No snapshot can be had; the message says why, for the operator."""
+
+
+class RefusedError(UnreachableError):
+    """Something answers, but not to this key."""
 
 
 class _NoStreamError(Exception):
@@ -101,17 +106,17 @@ class ApplianceClient:
         """Snapshots for ever; between two lives of the appliance, an Outage for each try that failed."""
         num_tries = 0
         while True:
-            reason = "the appliance closed the connection"
+            reason, is_refused = "the appliance closed the connection", False
             try:
                 async with aclosing(self._follow()) as sightings:
                     async for sighting in sightings:
                         num_tries = 0
                         yield sighting
             except UnreachableError as error:
-                reason = str(error)
+                reason, is_refused = str(error), isinstance(error, RefusedError)
             retry_s = min(self._first_retry_s * 2**num_tries, _LONGEST_RETRY_S)
             num_tries += 1
-            yield Outage(reason=reason, num_tries=num_tries, retry_s=retry_s)
+            yield Outage(reason=reason, num_tries=num_tries, retry_s=retry_s, is_refused=is_refused)
             await asyncio.sleep(retry_s)
 
     async def _follow(self) -> AsyncGenerator[Sighting, None]:
@@ -149,7 +154,7 @@ class ApplianceClient:
     def _check_stream(self, response: httpx.Response) -> None:
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
         if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            raise UnreachableError(self._status_reason(response.status_code))
+            raise RefusedError(self._status_reason(response.status_code))
         if response.status_code != httpx.codes.OK or not is_stream:
             raise _NoStreamError
 

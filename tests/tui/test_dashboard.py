@@ -10,6 +10,7 @@ pytestmark = pytest.mark.anyio
 
 SIZES = ((80, 24), (120, 40), (200, 50))
 OUTAGE = Outage(reason="nothing listens at this address", num_tries=4, retry_s=2.0)
+LOCKED = Outage(reason="it asks for a key", num_tries=4, retry_s=2.0, is_refused=True)
 
 
 def screen_lines(pilot: Pilot) -> list[str]:
@@ -136,6 +137,10 @@ async def test_an_appliance_never_found_is_looked_for(shows, size) -> None:
         assert_nothing_overflows(pilot)
         assert "No appliance at http://127.0.0.1:11500" in screen_text(pilot)
         assert "Nothing listens at this address." in screen_text(pilot)
+    async with shows(LOCKED, size=size) as pilot:
+        assert_nothing_overflows(pilot)
+        assert "The appliance at http://127.0.0.1:11500 is locked" in screen_text(pilot)
+        assert "appliance serve" not in screen_text(pilot)
     async with shows(size=size) as pilot:
         assert "Looking for an appliance at http://127.0.0.1:11500" in screen_text(pilot)
 

@@ -74,6 +74,11 @@ def _wrapped(text: str, width: int, style: str) -> list[Content]:
 def _searching(frame: Frame, width: int) -> list[Content]:
     if frame.is_searching or frame.outage is None:
         return _wrapped(f"Looking for an appliance at {frame.address}", width, "$dim")
+    if frame.outage.is_refused:
+        return [
+            *_wrapped(f"The appliance at {frame.address} is locked", width, "bold $warn"),
+            *_wrapped(f"{frame.outage.reason[:1].upper()}{frame.outage.reason[1:]}.", width, "$ink"),
+        ]
     return [
         *_wrapped(f"No appliance at {frame.address}", width, "bold $warn"),
         *_wrapped(f"{frame.outage.reason[:1].upper()}{frame.outage.reason[1:]}.", width, "$ink"),
