@@ -46,7 +46,7 @@ def _plots(windows: Sequence[Window]) -> list[str]:
     for title, unit, column in columns:
         points = tuple((float(n), value) for n, value in enumerate(column, start=1) if value is not None)
         if points:
-            series = [Series(name="median of the window", points=points)]
+            series = [Series(name="median", points=points)]
             drawn.append(plot(title, Axis(label="window"), Axis(label=unit), series))
     return drawn
 
