@@ -21,7 +21,7 @@ variable (APPLIANCE_MAX_SEQUENCES=8); flags win over the environment, which wins
 # Of no use to a command that opens no port.
 _ONLY_SERVED = (
     *("host", "port", "queue", "deadline", "api_key", "no_dashboard"),
-    *("require_key", "tls_cert", "tls_key"),
+    *("require_key", "tls_cert", "tls_key", "record_prompts", "otlp_endpoint", "otlp_headers", "trace_share"),
 )
 
 

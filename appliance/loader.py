@@ -117,7 +117,7 @@ def _facts(loaded: LoadedBackend, kv: KVChoice, context_length: int, wishes: Loa
 def _prompt_log(settings: Settings, found: ModelFile, tokenizer: Tokenizer) -> PromptLog | None:
     if not settings.record_prompts:
         return None
-    return PromptLog(paths.prompts_file(found.model_id), tokenizer.decode)
+    return PromptLog(paths.prompts_file(found.model_id), tokenizer.spelt)
 
 
 def _close(engine: Engine, prompt_log: PromptLog | None) -> None:
@@ -294,7 +294,11 @@ def swap_places(
     num_places = min(most_places, num_bytes // block_bytes)
     if num_places < 1:
         return None
-    block_s = backend.attach_host(num_places)
+    try:
+        block_s = backend.attach_host(num_places)
+    except RuntimeError as error:  # a limit on locked memory, or the card's driver
+        logger.warning("preempted requests are computed again, not kept in main memory: %s", error)
+        return None
     logger.info(
         "%s of main memory keep %d blocks of preempted requests; %.2f ms a block",
         *(human_size(num_places * block_bytes), num_places, 1e3 * block_s),

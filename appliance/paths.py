@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from urllib.parse import quote
 
 from appliance.errors import StorageNotWritable
 
@@ -39,7 +40,7 @@ def state_dir() -> Path:
 
 def prompts_file(model_id: str) -> Path:
     """Where a model's prompts are recorded, if the operator asks for that."""
-    return state_dir() / "prompts" / f"{model_id.replace('/', '_')}.jsonl"
+    return state_dir() / "prompts" / f"{quote(model_id, safe='')}.jsonl"
 
 
 def log_dir() -> Path:

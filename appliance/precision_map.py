@@ -82,12 +82,12 @@ def write_map(model: Path, wanted: PrecisionMap) -> Path:
     names = sorted(wanted.kept, key=_order)
     lines = [f'  "{name}",' for name in names]
     file, scales = map_file(model), scales_file(model)
-    part = file.with_suffix(".part")
+    part, scales_part = file.with_suffix(".part"), scales.with_suffix(".part")
     part.write_text("\n".join(["# Kept in 16 bits under int8-mixed.", f"{_KEY} = [", *lines, "]", ""]))
     if wanted.scales:
-        with scales.with_suffix(".part").open("wb") as whole:
-            np.savez(whole, allow_pickle=False, **wanted.scales)
-        scales.with_suffix(".part").replace(scales)
+        with scales_part.open("wb") as whole:
+            np.savez(whole, **wanted.scales)
+        scales_part.replace(scales)
     else:
         scales.unlink(missing_ok=True)
     part.replace(file)

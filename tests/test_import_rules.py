@@ -115,8 +115,8 @@ RULES = {
     "appliance.eval": Rule(
         ours=(
             *appliance(
-                "catalog config engine errors formats loader matrix_losses model paths precision_map quality "
-                "runtime text"
+                "catalog config engine errors formats loader matrix_losses model observe.resources paths "
+                "precision_map quality runtime text"
             ),
             "kernels",
         ),

@@ -40,6 +40,7 @@ def calibrate(args: argparse.Namespace) -> int:
         size_share=0.55 if share is None else share,
         error=error,
         is_scaling=not args.no_scaling,
+        is_traffic=not prompts,
         report=show_step,
     )
     show_step("")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from appliance.errors import BadSetting
 from appliance.eval.linear_errors import LinearError, static_gain, weight_error
 from appliance.eval.logit_reader import step_inputs
 from appliance.eval.recorded_inputs import MAX_ROWS, RecordedInputs, RecordingLinear
@@ -111,8 +112,13 @@ def calibrate(
     is_scaling: bool = True,
     report: Report = lambda _: None,
 ) -> Calibration:
-    """Measure all matrices and choose; `weights` are dense. Of two budgets, what keeps fewer holds."""
+    """Measure all matrices and choose; `weights` are dense. Of two budgets, what keeps fewer holds.
+
+    Raises BadSetting where there is nothing to read.
+    """
     windows = cut(prompts)
+    if not windows:
+        raise BadSetting("the prompts hold no text of two tokens or more", param="prompts")
     num_tokens = sum(map(len, windows))
     recorded = record(config, weights, windows, report)
     places = scalable_places(config) if is_scaling else ()

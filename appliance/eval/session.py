@@ -8,15 +8,18 @@ import torch
 
 from appliance.catalog import ModelFile
 from appliance.config import Settings
+from appliance.errors import NotEnoughMemory
 from appliance.eval.bias import compare
 from appliance.eval.calibration import Calibration, calibrate
 from appliance.eval.evaluation import Measured, Report, evaluate
 from appliance.formats.model_file import open_model_file
 from appliance.loader import load_wishes, wanted_map
+from appliance.observe.resources import ProcessResources
 from appliance.precision_map import EMPTY_MAP, PrecisionMap
 from appliance.quality import Quality, save_quality, variant_of
 from appliance.runtime.checkpoint import ModelFile as OpenModel
 from appliance.runtime.checkpoint import read_config
+from appliance.runtime.kv_cache import human_size
 from appliance.runtime.loading import LoadedBackend, load_backend
 from appliance.runtime.precision import select_device
 from appliance.runtime.threads import usable_threads
@@ -53,6 +56,7 @@ def calibrate_model(
     size_share: float,
     error: float | None,
     is_scaling: bool,
+    is_traffic: bool,
     report: Report,
 ) -> Calibration:
     """Load the model in float32 and find what to keep in 16 bits. Raises what loading raises."""
@@ -60,10 +64,11 @@ def calibrate_model(
     with open_model_file(found.path) as file:
         tokenizer = read_tokenizer(file)
         architecture, config = read_config(file, settings.context)
+        _require_room(file.path.name, sum(t.num_elements for t in file.tensors.values()))
         report("loading in float32")
         device = select_device(settings.device)
         weights = WeightLoader(file, dtype=torch.float32, device=device).load(architecture, config)
-    token_ids = [tokenizer.encode(prompt, parse_special=False) for prompt in prompts]
+    token_ids = [tokenizer.encode(prompt, parse_special=is_traffic) for prompt in prompts]
     return calibrate(
         config,
         weights,
@@ -75,11 +80,22 @@ def calibrate_model(
     )
 
 
+def _require_room(name: str, num_parameters: int) -> None:
+    # Weights in float32, records of inputs and gradients of half their size, and a window's own.
+    needed_bytes = 6 * num_parameters + 2**30
+    free_bytes = ProcessResources().read_memory().available_bytes
+    if needed_bytes > free_bytes:
+        raise NotEnoughMemory(
+            f"calibrating '{name}' needs {human_size(needed_bytes)}, weights in float32 among them, and "
+            f"{human_size(free_bytes)} are free; calibrate it on a larger machine, and bring the map here"
+        )
+
+
 def compare_with_traffic(found: ModelFile, prompts: Sequence[str], traffic: Sequence[str]) -> tuple[str, ...]:
     """Return in what a set is unlike the model's recorded prompts, in words."""
     with open_model_file(found.path) as file:
         encode = partial(read_tokenizer(file).encode, parse_special=False)
-    comparison = compare(list(map(encode, prompts)), list(map(encode, traffic)))
+    comparison = compare(list(map(encode, prompts)), list(map(partial(encode, parse_special=True), traffic)))
     return comparison.warnings if comparison else ()
 
 

@@ -4,6 +4,7 @@ Without that every new page waits for the disk, a few at a time. Knows places in
 """
 
 import mmap
+from contextlib import suppress
 
 _AHEAD_BYTES = 64 << 20
 # Asked for at once: fewer calls, and still well ahead.
@@ -28,6 +29,7 @@ class ReadAhead:
             return
         begin = self._end if is_after else start
         begin -= begin % mmap.PAGESIZE
-        if _WILL_NEED is not None:
-            self._data.madvise(_WILL_NEED, begin, wanted - begin)
+        if _WILL_NEED is not None and begin < wanted:
+            with suppress(OSError):  # it was only advice
+                self._data.madvise(_WILL_NEED, begin, wanted - begin)
         self._start, self._end = start, wanted

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 _LENGTH_BYTES = 8
 _LONGEST = 255
+# A window has room for a text per 263 bytes at least; one with far fewer was made to be slow.
+_LEAST_SHARE = 4096
 _NO_WORDS = np.empty(0, np.uint64)
 # Put between texts, so that they can be decoded as one: a noncharacter, so in no honest text.
 _BETWEEN = "\U0010ffff"
@@ -28,7 +30,8 @@ def read_short_texts(
     while len(texts) < count:
         window = np.frombuffer(data[position : position + window_bytes], np.uint8)
         starts = _complete_starts(window)[: count - len(texts)]
-        if not len(starts):
+        is_last = len(starts) == count - len(texts)
+        if not len(starts) or (not is_last and len(starts) < window_bytes // _LEAST_SHARE):
             return None
         end = int(starts[-1]) + _LENGTH_BYTES + int(window[starts[-1]])
         found = _decoded(window[:end], starts)

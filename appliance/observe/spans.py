@@ -9,6 +9,8 @@ from appliance.observe.request_record import STAGES, WITHIN, RequestRecord
 
 Value = str | int | float | bool
 _ERROR_FROM = 500
+# Whoever asks chooses the path; no route is that long.
+_LONGEST_PATH = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ def spans_of(context: RequestContext, trace_id: str, status: int, ended_unix_s: 
         trace_id=trace_id,
         span_id=secrets.token_hex(8),
         parent_id=context.parent.span_id if context.parent else None,
-        name=f"POST {context.path}",
+        name=f"POST {context.path[:_LONGEST_PATH]}",
         is_server=True,
         start_ns=_ns(context.started_unix_s),
         end_ns=_ns(max(ended_unix_s, context.started_unix_s)),
@@ -78,7 +80,7 @@ def _stage(root: Span, name: str, start_ns: int, end_ns: int, record: RequestRec
 def _attributes(context: RequestContext, status: int) -> dict[str, Value]:
     found: dict[str, Value | None] = {
         "http.request.method": "POST",
-        "url.path": context.path,
+        "url.path": context.path[:_LONGEST_PATH],
         "http.response.status_code": status,
         "appliance.request_id": context.request_id,
     }

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 
@@ -42,7 +42,7 @@ class TraceExporter:
         self._url = url
         self._share = share
         self._client = httpx.Client(
-            headers={**headers, "content-type": "application/x-protobuf"}, timeout=_TIMEOUT_S
+            headers={**headers, "content-type": "application/x-protobuf"}, timeout=_TIMEOUT_S, trust_env=False
         )
         self._resource = resource
         self._version = version
@@ -81,6 +81,8 @@ class TraceExporter:
         """Return what went wrong, if anything, and whether it may go well another time."""
         try:
             answer = self._client.post(self._url, content=body)
+        except httpx.LocalProtocolError:
+            return "its address or headers cannot be sent", False
         except httpx.HTTPError as error:
             return str(error) or type(error).__name__, True
         if answer.is_success:
@@ -95,18 +97,33 @@ def is_in_share(trace_id: str, share: float) -> bool:
 
 def traces_url(endpoint: str) -> str:
     """Return where spans go: a collector's address, with or without the path. Raises BadSetting."""
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    try:
+        parts = urlsplit(endpoint)
+        is_address = parts.scheme in ("http", "https") and bool(httpx.URL(endpoint).host) and parts.port != 0
+    except (ValueError, httpx.InvalidURL):
+        is_address = False
+    if not is_address:
         raise BadSetting(
-            f"--otlp-endpoint is '{endpoint}'; write a collector's address, such as http://localhost:4318",
+            "--otlp-endpoint is no collector's address; write one such as http://localhost:4318",
+            param="otlp_endpoint",
+        )
+    if parts.username or parts.password:
+        raise BadSetting(
+            "--otlp-endpoint holds a name or password, which logs would show; put them into --otlp-headers",
             param="otlp_endpoint",
         )
     return endpoint if parts.path.endswith(_PATH) else endpoint.rstrip("/") + _PATH
 
 
 def read_headers(text: str | None) -> dict[str, str]:
-    """Read `name=value,name=value`. Raises BadSetting, which shows no value: they are keys."""
+    """Read `name=value,name=value`, values as in an address (`%20`).
+
+    Raises BadSetting, which shows no value: they are keys.
+    """
     pairs = [pair.partition("=") for pair in (text or "").split(",") if pair.strip()]
     if any(not name.strip() or not value.strip() for name, _, value in pairs):
         raise BadSetting("--otlp-headers is not NAME=VALUE,...", param="otlp_headers")
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    headers = {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+    if any(not (part.isascii() and part.isprintable()) for pair in headers.items() for part in pair):
+        raise BadSetting("--otlp-headers has a name or value that is no plain text", param="otlp_headers")
+    return headers

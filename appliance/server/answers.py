@@ -84,14 +84,19 @@ class Answer:
         finally:
             watcher.remove_done_callback(self._on_client_gone)
             watcher.cancel()
-            if self._is_client_gone:
-                await self._group.settle(_SETTLE_S)
-            self._group.close()
-            self._state.generation_ended(self._group)
-            context = current_request() or RequestContext(request_id=self._request_id)
-            context.record = record = self._record(scope, context)
-            self._state.latency.requests.add(record)
-            log_finished(record)
+            try:
+                if self._is_client_gone:
+                    await self._group.settle(_SETTLE_S)
+            finally:
+                self._close(scope)
+
+    def _close(self, scope: HTTPScope) -> None:
+        self._group.close()
+        self._state.generation_ended(self._group)
+        context = current_request() or RequestContext(request_id=self._request_id)
+        context.record = record = self._record(scope, context)
+        self._state.latency.requests.add(record)
+        log_finished(record)
 
     def _on_client_gone(self, _: "asyncio.Task[None]") -> None:
         self._is_client_gone = True

@@ -296,7 +296,6 @@ def start_generations(
     try:
         for first in range(0, len(requests), num_per_prompt):
             choices = requests[first : first + num_per_prompt]
-            model.note_prompt(choices[0].prompt_token_ids)
             streams += model.engine.submit_choices(
                 choices[0].prompt_token_ids,
                 [choice.params for choice in choices],
@@ -306,6 +305,7 @@ def start_generations(
                 service_class=service_class,
                 end_within_s=end_within_s,
             )
+            model.note_prompt(choices[0].prompt_token_ids)
     except ApplianceError as error:
         for stream in streams:
             stream.cancel()

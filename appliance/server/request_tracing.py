@@ -63,6 +63,9 @@ class TracedRequests:
         with serving(context):
             try:
                 await self._app(scope, receive, send_named)
+            except Exception:  # told as what it is; whoever runs this application logs it
+                ended_with = 500 if ended_with == _NO_STATUS else ended_with
+                raise
             finally:
                 if self._finished is not None and scope["method"] == "POST":
                     self._finished(context, ended_with)

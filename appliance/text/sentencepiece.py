@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from operator import gt
+from operator import gt, lt
 
 from appliance.text.byte_level import lone_surrogate
 from appliance.text.literal_finder import LiteralFinder
@@ -125,8 +125,9 @@ class SentencePieceEncoder:
 def segmenter_of(vocabulary: Vocabulary, scores: Sequence[float], *, merges: bool) -> Segmenter:
     """Return the segmenter of a vocabulary with a score per token: merging, or along the likeliest path."""
     ordinary = vocabulary.ordinary_ids
-    falling = [scores[i] for i in ordinary.values()][::-1]
-    if merges and all(map(gt, falling, falling[1:])):
+    ids = list(ordinary.values())[::-1]  # ascending, but where two tokens have one text
+    ranked = [scores[i] for i in ids]
+    if merges and all(map(lt, ids, ids[1:])) and all(map(gt, ranked, ranked[1:])):
         # The usual case: who has the lower id has the higher score, and a second large table is spared.
         return MergingSegmenter(ordinary, "")
     by_text = {text: scores[i] for text, i in ordinary.items()}

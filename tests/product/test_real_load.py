@@ -112,10 +112,13 @@ def test_a_full_queue_says_when_to_come_back(client: httpx.Client) -> None:
 
 
 def test_a_deadline_ends_an_answer_with_the_tokens_so_far(client: httpx.Client) -> None:
-    answer = client.post(PATH, json=body([4000], 300, deadline=0.5))
-    found = answer.json()
+    # A slow machine needs longer to its first token.
+    for deadline in (0.5, 1, 2, 4, 8):
+        found = client.post(PATH, json=body([4000], 2000, deadline=deadline)).json()
+        if found.get("usage", {}).get("completion_tokens"):
+            break
     assert found["choices"][0]["finish_reason"] == "deadline"
-    assert 0 < found["usage"]["completion_tokens"] < 300
+    assert 0 < found["usage"]["completion_tokens"] < 2000
 
 
 def raw(client: httpx.Client, request: dict[str, Any]) -> socket.socket:
@@ -133,7 +136,7 @@ def raw(client: httpx.Client, request: dict[str, Any]) -> socket.socket:
 def test_a_client_that_vanishes_gives_everything_back(client: httpx.Client, phase: str) -> None:
     prompt = [5000 + i for i in range(300 if phase == "prefilling" else 5)]
     connection = raw(client, body(prompt, 60, stream=True))
-    assert until(lambda: snapshot(client)["requests"]["running"] == 1 or phase == "prefilling")
+    assert until(lambda: snapshot(client)["requests"]["running"] == 1)
     if phase == "decoding":
         assert connection.recv(64)
     if phase == "stalled":

@@ -13,6 +13,8 @@ _KEYS = re.compile(
     r"(?i)\b(?:bearer\s+[\w.~+/=-]+|(?:sk|hf|pk|ghp|xox[bp])[-_][\w-]{8,})"
     r"|(?:api[-_]?key|token|secret|password|authorization)[\"']?\s*[=:]\s*[\"']?(?:bearer\s+)?[^\s\"',}]+"
 )
+# A shorter one would hit half the text.
+_LEAST_SECRET = 4
 # Fields of requests that hold what people wrote.
 _WORDS = re.compile(r"(?i)[\"'](?:prompt|messages|content|input|system|text|suffix|template)[\"']\s*:")
 
@@ -52,7 +54,9 @@ def of_this_user(secrets: Iterable[str]) -> Redaction:
     # "root" says nothing of anybody and stands in many messages.
     user = "" if user == "root" else user
     machine = socket.gethostname()
-    return Redaction(home=home, user=user, machine=machine, secrets=tuple(s for s in secrets if s))
+    return Redaction(
+        home=home, user=user, machine=machine, secrets=tuple(s for s in secrets if len(s) >= _LEAST_SECRET)
+    )
 
 
 def _path(home: str) -> re.Pattern[str]:

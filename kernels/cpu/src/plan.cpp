@@ -7,6 +7,9 @@ namespace acpu {
 
 // Fewer pieces than this a thread leave some waiting for the others.
 static constexpr int kPiecesPerThread = 4;
+// Results of splits wait in memory for each other: 64 MiB of them for prompts, which a long context has
+// soon, and then whole tiles do.
+static constexpr int64_t kMostResultFloats = int64_t{16} << 20;
 
 int AttentionPlan::first_split(const Span& span) const {
   return window > 0 ? std::max(0, span.first_limit - window) / kSplit : 0;
@@ -37,18 +40,21 @@ static int shared_rows(int num_new, int limit, int tile_rows, int num_kv_heads, 
   return rows;
 }
 
-AttentionPlan make_plan(const acpu_step& step, int window, int num_kv_heads, int tile_rows,
-                        int num_threads) {
+AttentionPlan make_plan(const acpu_step& step, int window, int num_kv_heads, int tile_rows, int num_threads,
+                        int64_t result_floats) {
   AttentionPlan plan;
   plan.window = window;
   plan.unit_starts.push_back(0);
   plan.work_starts.push_back(0);
-  int64_t num_tiles = 0;
+  int64_t num_tiles = 0, prompt_work = 0;
   for (int s = 0; s < step.num_sequences; ++s) {
     const int num_new = step.query_starts[s + 1] - step.query_starts[s];
-    if (num_new > 1) num_tiles += (num_new + tile_rows - 1) / tile_rows;
+    if (num_new == 1) continue;
+    num_tiles += (num_new + tile_rows - 1) / tile_rows;
+    prompt_work += int64_t{num_new} * num_kv_heads * ((step.context_lens[s] + kSplit - 1) / kSplit);
   }
-  const bool has_few_tiles = num_tiles * num_kv_heads < int64_t{kPiecesPerThread} * num_threads;
+  const bool has_few_tiles = num_tiles * num_kv_heads < int64_t{kPiecesPerThread} * num_threads &&
+                             prompt_work * result_floats <= kMostResultFloats;
   for (int s = 0; s < step.num_sequences; ++s) {
     const int begin = step.query_starts[s], end = step.query_starts[s + 1], limit = step.context_lens[s];
     const bool is_shared = has_few_tiles || end - begin == 1;

@@ -33,7 +33,8 @@ struct AttentionPlan {
   int num_splits(const Span& span) const;
 };
 
-AttentionPlan make_plan(const acpu_step& step, int window, int num_kv_heads, int tile_rows,
-                        int num_threads);
+// `result_floats` is what one head's query rows leave of one split for one token.
+AttentionPlan make_plan(const acpu_step& step, int window, int num_kv_heads, int tile_rows, int num_threads,
+                        int64_t result_floats);
 
 } // namespace acpu

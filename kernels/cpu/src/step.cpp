@@ -24,7 +24,8 @@ StepRun::StepRun(Model& model, const acpu_step& step)
     size_t at = 0;
     while (at < plans_.size() && plans_[at].window != window) ++at;
     if (at == plans_.size())
-      plans_.push_back(make_plan(step, window, config_.num_kv_heads, tile_rows, threads_));
+      plans_.push_back(make_plan(step, window, config_.num_kv_heads, tile_rows, threads_,
+                                 int64_t{model.num_groups()} * config_.head_size));
     plan_of_layer_.push_back(static_cast<int>(at));
     next_tile_[layer].store(0, std::memory_order_relaxed);
   }
