@@ -86,7 +86,7 @@ def write_map(model: Path, wanted: PrecisionMap) -> Path:
     part.write_text("\n".join(["# Kept in 16 bits under int8-mixed.", f"{_KEY} = [", *lines, "]", ""]))
     if wanted.scales:
         with scales_part.open("wb") as whole:
-            np.savez(whole, **wanted.scales)
+            np.savez(whole, **wanted.scales)  # type: ignore[arg-type]  # its stub takes any name for its own flag
         scales_part.replace(scales)
     else:
         scales.unlink(missing_ok=True)
