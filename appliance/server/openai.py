@@ -24,7 +24,7 @@ from appliance.server.chat_turn import ChatTurn, compiled_content, prepare_chat
 from appliance.server.error_responses import json_response
 from appliance.server.generation import GenerationGroup, GenerationRequest, start_generations
 from appliance.server.off_loop import run_text_work
-from appliance.server.openai_defaults import with_defaults
+from appliance.server.openai_defaults import recommended, with_defaults
 from appliance.server.openai_formats import AnswerIdentity, ChatFormat, CompletionFormat, new_identity
 from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.openai_output import content_grammar
@@ -269,9 +269,19 @@ async def _card_of(state: ApplianceState, name: str) -> ModelCard:
 
 
 def _library_card(model: LibraryModel) -> ModelCard:
-    length = model.entry.context_length if model.entry else None
-    return ModelCard(id=model.name, created=int(model.modified_s), max_model_len=length)
+    entry = model.entry
+    return ModelCard(
+        id=model.name,
+        created=int(model.modified_s),
+        max_model_len=entry.context_length if entry else None,
+        recommended=msgspec.to_builtins(entry.sampling) if entry else {},
+    )
 
 
 def _card(model: ResidentModel) -> ModelCard:
-    return ModelCard(id=model.model_id, created=model.created, max_model_len=model.facts.context_length)
+    return ModelCard(
+        id=model.model_id,
+        created=model.created,
+        max_model_len=model.facts.context_length,
+        recommended=recommended(model.defaults.options),
+    )

@@ -1,6 +1,7 @@
 """Fills in what a request leaves open and this machine's user settled for its model. Knows names, no ranges.
 
-What a model's makers recommend is not among it: OpenAI's clients count on OpenAI's defaults.
+What a model's makers recommend is not among it: OpenAI's clients count on OpenAI's defaults. It is told with
+the model, for those that want it, as our own page does.
 """
 
 from collections.abc import Mapping
@@ -34,3 +35,9 @@ def with_defaults(request: _FieldsT, settled: Mapping[str, Any]) -> _FieldsT:  #
     given = {ours: getattr(options, name) for name, ours in _NAMES.items() if name in settled}
     missing = {name: value for name, value in given.items() if getattr(request, name) is None}
     return msgspec.structs.replace(request, **missing)
+
+
+def recommended(options: Mapping[str, Any]) -> dict[str, float]:  # Any: JSON
+    """The numbers among a model's options, by what OpenAI's clients call them."""
+    numbers = {name: value for name, value in options.items() if isinstance(value, int | float)}
+    return {ours: numbers[name] for name, ours in _NAMES.items() if name in numbers}

@@ -292,6 +292,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     owned_by: str = "local"
     max_model_len: int | None  # tokens; None until the model was loaded once
+    recommended: dict[str, float] = {}  # fields of a request, as the model's makers advise to set them
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,9 +34,13 @@ class InvalidJson(InvalidRequest):
     code = "invalid_json"
 
 
+_CURLS_OWN = "application/x-www-form-urlencoded"
+_BROWSERS_TELL = (b"origin", b"sec-fetch-site", b"referer")
+
+
 async def read_body(scope: HTTPScope, receive: Receive, limits: ServerLimits) -> bytes:
     """Return the whole body. Raises BodyTooLarge without reading it all, InvalidRequest, ClientGone."""
-    _check_media_type(header(scope, b"content-type"))
+    _check_media_type(scope)
     announced = header(scope, b"content-length")
     if announced and announced.isdigit() and int(announced) > limits.max_body_bytes:
         raise BodyTooLarge(limits.max_body_bytes)
@@ -67,10 +71,15 @@ def header(scope: HTTPScope, name: bytes) -> str | None:
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
 
 
-def _check_media_type(content_type: str | None) -> None:
-    """A foreign web page may send text and forms without asking first, never application/json."""
-    media_type = (content_type or "application/json").split(";")[0].strip()
-    if media_type.lower() != "application/json":
+def _check_media_type(scope: HTTPScope) -> None:
+    """A foreign web page may send text and forms without asking first, never application/json.
+
+    Ollama's documentation calls its routes with curl, which says that JSON is a form; browsers tell whose
+    page sends one.
+    """
+    media_type = (header(scope, b"content-type") or "application/json").split(";")[0].strip().lower()
+    is_curl = media_type == _CURLS_OWN and not any(header(scope, name) for name in _BROWSERS_TELL)
+    if media_type != "application/json" and not (is_curl and scope["path"].startswith("/api/")):
         raise UnsupportedMediaType(media_type)
 
 

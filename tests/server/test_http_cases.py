@@ -106,9 +106,19 @@ def test_only_json_is_read(server: HttpServer, path: str) -> None:
     for media_type in ("application/json; charset=utf-8", "APPLICATION/JSON"):
         assert send(server, "POST", path, body, {"content-type": media_type})[0] == 200
     for media_type in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
-        status, _, data = send(server, "POST", path, body, {"content-type": media_type})
+        headers = {"content-type": media_type, "referer": "http://elsewhere.example/"}
+        status, _, data = send(server, "POST", path, body, headers)
         assert status == 415
         assert "application/json" in error_of(path, data)
+
+
+def test_ollamas_routes_take_what_curl_calls_a_form_and_no_page_does(server: HttpServer) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    body = json.dumps(CHAT).encode()
+    assert send(server, "POST", OLLAMA[0], body, form)[0] == 200
+    assert send(server, "POST", OPENAI[0], body, form)[0] == 415
+    assert send(server, "POST", OLLAMA[0], body, form | {"sec-fetch-site": "cross-site"})[0] in (403, 415)
+    assert send(server, "POST", OLLAMA[0], body, form | {"origin": "null"})[0] in (403, 415)
 
 
 @pytest.mark.parametrize("path", [OPENAI[0], OLLAMA[0], ANTHROPIC[0]])

@@ -11,6 +11,7 @@ from appliance.catalog import Catalog, FileSource, ModelEntry
 from appliance.model_pool import ModelDefaults, ResidentModel
 from appliance.server.http_server import HttpServer
 from appliance.server.listener import bind
+from appliance.server.openai_defaults import recommended
 from server.rig import ndjson, open_socket, post, read_until, request_bytes, sse_events, wait_for
 from server.shelf import Shelf, make_shelf
 
@@ -249,3 +250,12 @@ def test_the_system_lists_loads_and_unloads(catalog: Catalog) -> None:
             "status": "success"
         }
         assert shelf.loads == ["red", "red"]
+
+
+def test_a_models_card_tells_what_its_makers_recommend() -> None:
+    assert recommended({"temperature": 0.2, "repeat_penalty": 1.1, "num_ctx": 9, "stop": ["x"]}) == {
+        "temperature": 0.2,
+        "repetition_penalty": 1.1,
+    }
+    with make_shelf("red") as shelf, shelf.client() as client:
+        assert client.get("/v1/models/red").json()["recommended"] == {}

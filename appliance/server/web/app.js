@@ -17,13 +17,15 @@ const NARROW = matchMedia("(max-width: 760px)");
 let settings = store.settings();
 let phase = "";
 let current;
+let recommended = {}; // fields of a request by model, as its makers advise to set them
 
 const view = new ConversationView({ request, changed, refused });
 const panel = new LivePanel(refused);
 const models = new ModelList({ chosen: chooseModel, refused });
 
 function request() {
-  const fields = { model: settings.model ?? byId("model-name").dataset.id };
+  const model = settings.model ?? byId("model-name").dataset.id;
+  const fields = { ...recommended[model], model };
   for (const name of SAMPLING) if (typeof settings[name] === "number") fields[name] = settings[name];
   const system = settings.system?.trim();
   return system ? { ...fields, system } : fields;
@@ -142,6 +144,7 @@ function showPhase({ detail, progress }) {
 async function showModel() {
   try {
     const [{ data }, { model }] = await Promise.all([server.getJson("/v1/models"), server.getJson("/system/v1/snapshot")]);
+    recommended = Object.fromEntries(data.map((card) => [card.id, card.recommended]));
     const name = byId("model-name");
     name.dataset.id = model?.id ?? data[0]?.id ?? "";
     if (settings.model && !data.some(({ id }) => id === settings.model)) chooseModel(undefined);
@@ -153,6 +156,7 @@ function chooseModel(id) {
   settings.model = id;
   store.saveSettings(settings);
   if (id) byId("model-name").textContent = id;
+  if (id && !recommended[id]) showModel();
 }
 
 // ---- settings
