@@ -17,6 +17,10 @@ class Baselines:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def check(self, name: str) -> None:
+        """Raises BadSetting for what cannot name one."""
+        self._path(name)
+
     def save(self, name: str, report: Report) -> Path:
         """Keep a report, in place of one of that name. Raises BadSetting, OSError."""
         path = self._path(name)

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from appliance.bench.exchange import Clock, Target
 from appliance.bench.report import Stage, Targets, make_stage, span_s
 from appliance.bench.request_timing import RequestTiming
 from appliance.bench.session import Session
-from appliance.bench.soak import Window, window_of
+from appliance.bench.soak import Soaked, Window, window_of
 from appliance.bench.traffic import Closed, OnDone, Open, Pattern, send_all
 from appliance.bench.workload import Planned, longest_prompt
 
@@ -82,9 +83,7 @@ async def _run_stage(
         part = _part(plan, number, course.num_rounds)
         if not part.plans:
             continue
-        # A then B, B then A: what changes slowly on the machine strikes both alike.
-        order = range(len(sessions)) if number % 2 == 0 else reversed(range(len(sessions)))
-        for index in order:
+        for index in _order(len(sessions), number):
             done = await send_all(sessions[index], part.plans, part.pattern, on_done)
             timings[index] += done
             walls[index] += span_s(done)
@@ -101,6 +100,11 @@ async def _run_stage(
     ]
 
 
+def _order(count: int, number: int) -> Sequence[int]:
+    """A then B, B then A: what changes slowly on the machine strikes both alike."""
+    return range(count) if number % 2 == 0 else range(count - 1, -1, -1)
+
+
 def _part(plan: StagePlan, number: int, num_rounds: int) -> StagePlan:
     """Return a stage's share of one round, its times counted from the round's own start."""
     start, end = (len(plan.plans) * n // num_rounds for n in (number, number + 1))
@@ -112,34 +116,59 @@ def _part(plan: StagePlan, number: int, num_rounds: int) -> StagePlan:
 
 
 async def run_soak(
-    subject: Subject,
-    draw: Callable[[int], Sequence[Planned]],
+    subjects: Sequence[Subject],
+    part: Callable[[int], StagePlan],
     *,
-    concurrency: int,
+    targets: Targets,
     duration_s: float,
-    read_memory: Callable[[], int | None],
+    read_memory: Callable[[Subject], int | None],
     on_progress: Callable[[float], None] = lambda _: None,
     clock: Clock = time.perf_counter,
-) -> tuple[Window, ...]:
-    """Load a server for so long; `draw(n)` gives the n-th batch, and memory is read between batches."""
-    target = Target.parse(subject.url, subject.api_key)
-    first = draw(0)
-    session = await Session.open(target, subject.model, clock, num_tokens=longest_prompt(first))
-    start_s = clock()
-    batches: list[tuple[tuple[RequestTiming, ...], int | None]] = []
+) -> list[Soaked]:
+    """Load each server in turns for so long; `part(n)` gives the n-th part, after which memory is read.
+
+    Raises ServerUnusable.
+    """
+    longest = longest_prompt(part(0).plans)
+    sessions = [
+        await Session.open(Target.parse(s.url, s.api_key), s.model, clock, num_tokens=longest)
+        for s in subjects
+    ]
+    batches: list[list[_Batch]] = [[] for _ in subjects]
+    start_s, number = clock(), 0
     while (elapsed_s := clock() - start_s) < duration_s:
         on_progress(elapsed_s)
-        timings = await send_all(session, draw(len(batches)), Closed(concurrency))
-        batches.append((timings, read_memory()))
-    return _windows(batches)
+        plan = part(number)
+        for index in _order(len(subjects), number):
+            timings = await send_all(sessions[index], plan.plans, plan.pattern)
+            batches[index].append(_Batch(timings, read_memory(subjects[index])))
+        number += 1
+    return [_soaked(part(0), found, targets) for found in batches]
 
 
-def _windows(batches: Sequence[tuple[tuple[RequestTiming, ...], int | None]]) -> tuple[Window, ...]:
+class _Batch(NamedTuple):
+    timings: tuple[RequestTiming, ...]
+    resident_bytes: int | None
+
+
+def _soaked(plan: StagePlan, batches: Sequence[_Batch], targets: Targets) -> Soaked:
+    stage = make_stage(
+        plan.name,
+        plan.load,
+        [timing for batch in batches for timing in batch.timings],
+        is_open=isinstance(plan.pattern, Open),
+        wall_s=sum(span_s(batch.timings) for batch in batches),
+        targets=targets,
+    )
+    return Soaked(windows=_windows(batches), stage=stage)
+
+
+def _windows(batches: Sequence[_Batch]) -> tuple[Window, ...]:
     """Join neighbouring batches, so that a long soak's windows stay few and steady."""
     count = min(len(batches), _MOST_WINDOWS)
     found = []
     for number in range(count):
         start, end = (len(batches) * n // count for n in (number, number + 1))
-        timings = [timing for batch, _ in batches[start:end] for timing in batch]
-        found.append(window_of(timings, batches[end - 1][1]))
+        timings = [timing for batch in batches[start:end] for timing in batch.timings]
+        found.append(window_of(timings, batches[end - 1].resident_bytes))
     return tuple(found)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from appliance.bench.report import Stage
 from appliance.bench.request_timing import RequestTiming
 from appliance.bench.statistics import trend
 
@@ -38,6 +39,26 @@ class Drift:
     def words(self) -> str:
         share = self.change / self.start if self.start else 0.0
         return f"{self.name} {'drifts' if self.is_drift else 'holds'}: {share:+.1%} over the run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Soaked:
+    """A soak of one server: its windows in order, and all of it as one stage."""
+
+    windows: tuple[Window, ...]
+    stage: Stage
+
+    @property
+    def drifts(self) -> tuple[Drift, ...]:
+        return find_drifts(self.windows)
+
+    @property
+    def verdict(self) -> str:
+        drifts = self.drifts
+        if not drifts:
+            return f"{len(self.windows)} windows are too few to tell a drift; soak for longer"
+        found = [drift.name for drift in drifts if drift.is_drift]
+        return f"{', '.join(found) or 'nothing'} drifts over {len(self.windows)} windows"
 
 
 def window_of(timings: Sequence[RequestTiming], resident_bytes: int | None) -> Window:

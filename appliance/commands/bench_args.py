@@ -37,7 +37,11 @@ def _add_traffic(parser: argparse.ArgumentParser) -> None:
     add("--requests", type=_count, metavar="N", help="requests a stage; by default 24, or 3 a client")
     add("--warm-up", type=int, default=4, metavar="N", help="requests before the first stage (default 4)")
     add("--seed", type=int, default=1, metavar="N", help="same seed, same lengths and arrivals (default 1)")
-    add("--soak", metavar="TIME", help="load at the peak for so long (1h, 30m, 90s) and look for drifts")
+    add(
+        "--soak",
+        metavar="TIME",
+        help="for so long (1h, 30m, 90s) keep one load, the peak or another that is named; look for drifts",
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

@@ -74,7 +74,8 @@ def test_a_soak_ends_in_time_and_tells_of_failures(
         files = [tmp_path / name for name in ("soak.json", "soak.md", "soak.html")]
         main([*arguments, "--json", str(files[0]), "--markdown", str(files[1]), "--html", str(files[2])])
         assert "TTFT" in capsys.readouterr().out
-        assert json.loads(files[0].read_text())[0]["num_errors"] == 0
+        (written,) = json.loads(files[0].read_text())
+        assert written["windows"][0]["num_errors"] == 0
         assert "- TTFT " in files[1].read_text()
         page = files[2].read_text()
         assert page.count("<svg") == 3
@@ -84,11 +85,28 @@ def test_a_soak_ends_in_time_and_tells_of_failures(
         assert main(arguments) == 1
 
 
+def test_a_soak_in_turns_compares_the_two_servers_and_is_kept(
+    rig: Rig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with serve(rig) as server:
+        soak = ["bench", server.url, "--soak", "1s", "--lengths", "4:3", "--tolerance", "200"]
+        main([*soak, "--clients", "2", "--vs", server.url, "--save-baseline", "hour"])
+        assert capsys.readouterr().out.count("over the run") in (0, 4)
+        main([*soak, "--rate", "20", "--json", str(tmp_path / "soak.json")])
+        main([*soak, "--peak", "2", "--compare", "hour"])
+    out = capsys.readouterr().out
+    assert "2 clients  ttft" in out
+    assert "no difference" in out
+    (written,) = json.loads((tmp_path / "soak.json").read_text())
+    assert written["report"]["stages"][0]["name"] == "20 requests/s"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--soak", "1 day"], ["--clients", "0"], ["--clients", "x"], ["--rate", "-1"], ["--lengths", "9"],
-        ["--compare", "never-kept"], ["--trace", "absent"],
+        ["--compare", "never-kept"], ["--trace", "absent"], ["--trace", "t", "--rate", "2"],
+        ["--vs", "http://127.0.0.1:9", "--compare", "b"], ["--soak", "1s", "--clients", "1,2"],
     ],
 )  # fmt: skip
 def test_bad_flags_are_named_before_anything_is_sent(
