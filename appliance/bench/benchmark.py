@@ -148,7 +148,7 @@ async def run_soak(
 
 class _Batch(NamedTuple):
     timings: tuple[RequestTiming, ...]
-    resident_bytes: int | None
+    memory_bytes: int | None
 
 
 def _soaked(plan: StagePlan, batches: Sequence[_Batch], targets: Targets) -> Soaked:
@@ -170,5 +170,5 @@ def _windows(batches: Sequence[_Batch]) -> tuple[Window, ...]:
     for number in range(count):
         start, end = (len(batches) * n // count for n in (number, number + 1))
         timings = [timing for batch in batches[start:end] for timing in batch.timings]
-        found.append(window_of(timings, batches[end - 1].resident_bytes))
+        found.append(window_of(timings, batches[end - 1].memory_bytes))
     return tuple(found)

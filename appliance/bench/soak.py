@@ -21,7 +21,7 @@ class Window:
 
     ttft_s: float | None
     tpot_s: float | None
-    resident_bytes: int | None
+    memory_bytes: int | None
     num_errors: int
 
 
@@ -61,13 +61,13 @@ class Soaked:
         return f"{', '.join(found) or 'nothing'} drifts over {len(self.windows)} windows"
 
 
-def window_of(timings: Sequence[RequestTiming], resident_bytes: int | None) -> Window:
+def window_of(timings: Sequence[RequestTiming], memory_bytes: int | None) -> Window:
     ttfts = [t.ttft_s for t in timings if t.error is None and t.ttft_s is not None]
     tpots = [t.tpot_s for t in timings if t.error is None and t.tpot_s is not None]
     return Window(
         ttft_s=median(ttfts) if ttfts else None,
         tpot_s=median(tpots) if tpots else None,
-        resident_bytes=resident_bytes,
+        memory_bytes=memory_bytes,
         num_errors=sum(t.error is not None for t in timings),
     )
 
@@ -78,7 +78,7 @@ def find_drifts(windows: Sequence[Window]) -> tuple[Drift, ...]:
     columns = (
         ("TTFT", [w.ttft_s for w in settled], _LATENCY_DRIFT, 0.0),
         ("TPOT", [w.tpot_s for w in settled], _LATENCY_DRIFT, 0.0),
-        ("memory", [w.resident_bytes for w in settled], _MEMORY_DRIFT, _MEMORY_BYTES),
+        ("memory", [w.memory_bytes for w in settled], _MEMORY_DRIFT, _MEMORY_BYTES),
     )
     found = []
     for name, column, share, least in columns:

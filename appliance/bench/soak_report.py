@@ -51,7 +51,7 @@ def _row(number: int, window: Window) -> tuple[str, ...]:
     figures = (
         _scaled(window.ttft_s, 1e3),
         _scaled(window.tpot_s, 1e3),
-        _scaled(window.resident_bytes, 2**-20),
+        _scaled(window.memory_bytes, 2**-20),
     )
     cells = ("-" if figure is None else f"{figure:.1f}" for figure in figures)
     return (str(number), *cells, str(window.num_errors))
@@ -61,7 +61,7 @@ def _plots(windows: Sequence[Window]) -> list[str]:
     columns = (
         ("Time to first token", "ms", [_scaled(w.ttft_s, 1e3) for w in windows]),
         ("Time per output token", "ms", [_scaled(w.tpot_s, 1e3) for w in windows]),
-        ("Memory of the server", "MiB", [_scaled(w.resident_bytes, 2**-20) for w in windows]),
+        ("Memory of the server", "MiB", [_scaled(w.memory_bytes, 2**-20) for w in windows]),
     )
     drawn = []
     for title, unit, column in columns:

@@ -14,7 +14,7 @@ from appliance.bench.benchmark import Course, Subject, run_course, run_soak
 from appliance.bench.comparison import Difference, compare, is_slower
 from appliance.bench.own_server import own_server
 from appliance.bench.report import Report, Stage, Targets
-from appliance.bench.server_facts import first_model, resident_bytes
+from appliance.bench.server_facts import first_model, own_bytes
 from appliance.bench.soak import Soaked
 from appliance.bench.words import to_html, to_markdown
 from appliance.commands.bench_output import json_text, progress_bar, show, write_files
@@ -103,7 +103,7 @@ def _soak(args: argparse.Namespace, subjects: Sequence[Subject]) -> list[Soaked]
                 soak_parts(args),
                 targets=_targets(args),
                 duration_s=duration_s,
-                read_memory=lambda subject: resident_bytes(subject.url, subject.api_key),
+                read_memory=lambda subject: own_bytes(subject.url, subject.api_key),
                 on_progress=lambda elapsed_s: progress.update(task, completed=round(elapsed_s)),
             )
         )

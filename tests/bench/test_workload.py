@@ -87,7 +87,7 @@ def windows(growth: float, leak_bytes: float) -> list[Window]:
         Window(
             ttft_s=(0.1 + 0.0004 * (i * 7919 % 11)) * (1 + growth * i / 39),
             tpot_s=0.01 + 0.00003 * (i * 104729 % 13),
-            resident_bytes=int(900 * MIB + leak_bytes * i / 39 + (i * 7919 % 5) * MIB),
+            memory_bytes=int(900 * MIB + leak_bytes * i / 39 + (i * 7919 % 5) * MIB),
             num_errors=0,
         )
         for i in range(40)
@@ -104,8 +104,6 @@ def test_a_steady_hour_holds_and_a_slowing_or_leaking_one_drifts() -> None:
 
 
 def test_a_server_that_tells_no_memory_is_judged_by_its_times() -> None:
-    blind = [
-        Window(ttft_s=w.ttft_s, tpot_s=w.tpot_s, resident_bytes=None, num_errors=0) for w in windows(0, 0)
-    ]
+    blind = [Window(ttft_s=w.ttft_s, tpot_s=w.tpot_s, memory_bytes=None, num_errors=0) for w in windows(0, 0)]
     assert [drift.name for drift in find_drifts(blind)] == ["TTFT", "TPOT"]
     assert find_drifts(blind[:4]) == find_drifts([]) or len(find_drifts(blind[:4])) == 2
