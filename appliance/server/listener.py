@@ -2,7 +2,6 @@
 
 import errno
 import http.client
-import ipaddress
 import os
 import socket
 import sys
@@ -59,9 +58,17 @@ def _inherited() -> socket.socket | None:
 def url_of(listener: socket.socket, *, scheme: str = "http") -> str:
     """The address that a client on this machine uses."""
     host, port = listener.getsockname()[:2]
-    if ipaddress.ip_address(host).is_unspecified:
-        host = "::1" if listener.family == socket.AF_INET6 else "127.0.0.1"
-    return f"{scheme}://{_in_url(host)}:{port}"
+    return f"{scheme}://{_in_url(_reachable(host))}:{port}"
+
+
+def numeric(host: str, port: int) -> tuple[str, str]:
+    """The address that `bind` takes, as systemd writes it, and the one that a client on this machine uses.
+
+    Raises BadSetting.
+    """
+    _, address = _resolve(host, port)
+    found = str(address[0])
+    return f"{_in_url(found)}:{port}", f"{_in_url(_reachable(found))}:{port}"
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, _Address]:

@@ -43,7 +43,7 @@ class LaunchdService:
         paths.log_dir().mkdir(parents=True, exist_ok=True)
         write_files(self.files())
         call("launchctl", "bootstrap", self._domain, str(self.plist))
-        return f"running; its log: {paths.log_dir() / 'service.log'}"
+        return f"its log: {paths.log_dir() / 'service.log'}"
 
     def status(self) -> str:
         if not self.plist.is_file():

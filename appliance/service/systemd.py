@@ -1,6 +1,7 @@
 """The systemd service: a unit, and a socket that keeps the port while the service restarts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from appliance import paths
@@ -24,15 +25,7 @@ RestartSec=2
 TimeoutStopSec=30
 KillMode=mixed
 Environment=APPLIANCE_JSON_LOGS=true
-{identity}NoNewPrivileges=yes
-ProtectSystem=strict
-PrivateTmp=yes
-ProtectControlGroups=yes
-ProtectKernelTunables=yes
-ProtectKernelModules=yes
-ProtectKernelLogs=yes
-ProtectClock=yes
-ProtectHostname=yes
+{protections}NoNewPrivileges=yes
 RestrictNamespaces=yes
 RestrictRealtime=yes
 RestrictSUIDSGID=yes
@@ -41,14 +34,25 @@ RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
 SystemCallArchitectures=native
 SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
-CapabilityBoundingSet=
 UMask=0077
 
 [Install]
 WantedBy={target}
 """
-# A system service has folders of its own; a user's keeps to the user's.
+# These need namespaces of the service's own, which some systems do not allow their users.
+_NAMESPACES = """\
+ProtectSystem=strict
+PrivateTmp=yes
+ProtectControlGroups=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectClock=yes
+ProtectHostname=yes
+"""
+# A system service has folders of its own; a user's keeps to the user's, and has no capabilities to give up.
 _SYSTEM_IDENTITY = """\
+CapabilityBoundingSet=
 DynamicUser=yes
 StateDirectory={name}
 CacheDirectory={name}
@@ -60,6 +64,9 @@ PrivateMounts=yes
 RemoveIPC=yes
 """
 _USER_IDENTITY = "ReadWritePaths={folders}\n"
+# With these exit statuses systemd says that it could not set up what `_NAMESPACES` asks: USER, CAPABILITIES,
+# NAMESPACE (systemd.exec(5), "Process Exit Codes").
+_SETUP_REFUSED = {"217", "218", "226"}
 _SOCKET = """\
 [Unit]
 Description=The port of the Inference Appliance
@@ -85,7 +92,9 @@ class SystemdService:
         is_system: bool,
         home: Path | None = None,
         packaged: Path = _PACKAGED,
+        call: Callable[..., str] = call,
     ) -> None:
+        self._call = call
         self._command = command
         self._is_system = is_system
         self._address = address
@@ -97,11 +106,11 @@ class SystemdService:
         """Where units of this kind belong."""
         return Path("/etc/systemd/system") if self._is_system else self._home / ".config" / "systemd" / "user"
 
-    def files(self) -> dict[Path, str]:
+    def files(self, *, with_namespaces: bool = True) -> dict[Path, str]:
         unit = _UNIT.format(
             name=NAME,
             command=" ".join(_quoted(part) for part in self._command),
-            identity=self._identity(),
+            protections=self._identity() + _NAMESPACES if with_namespaces else "",
             target="multi-user.target" if self._is_system else "default.target",
         )
         return {
@@ -110,20 +119,16 @@ class SystemdService:
         }
 
     def install(self) -> str:
-        if self._is_system and _is_in_a_home(self._command[0]):
-            raise ServiceError(
-                f"{self._command[0]} lies in a home folder, which a system service does not see; "
-                "move the program to /opt first"
-            )
+        self._check_program()
+        if self._is_installed():
+            self._systemctl("stop", f"{NAME}.socket", f"{NAME}.service")
         if not self._is_system:
             for folder in _own_folders():
                 folder.mkdir(parents=True, exist_ok=True)  # systemd refuses a path that is not there
-        write_files(self.files())
-        self._systemctl("daemon-reload")
-        self._systemctl("enable", "--now", f"{NAME}.socket", f"{NAME}.service")
+        note = self._start()
         user = "" if self._is_system else " --user"
         stays = "" if self._is_system else "; to keep it running after you log out: `loginctl enable-linger`"
-        return f"running at http://{self._address}; its log: `journalctl{user} -u {NAME}`{stays}"
+        return f"its log: `journalctl{user} -u {NAME}`{stays}{note}"
 
     def status(self) -> str:
         came_packaged = self._is_system and (self._packaged / f"{NAME}.service").is_file()
@@ -134,13 +139,58 @@ class SystemdService:
         return self._systemctl("show", "--property=ActiveState,SubState,MainPID,MemoryCurrent", NAME)
 
     def uninstall(self) -> str:
-        files = self.files()
-        if not any(path.is_file() for path in files):
+        if not self._is_installed():
             return f"no service is installed in {self.folder}"
         self._systemctl("disable", "--now", f"{NAME}.socket", f"{NAME}.service")
-        remove_files(files)
+        remove_files(self.files())
         self._systemctl("daemon-reload")
         return f"removed from {self.folder}; models and settings stay"
+
+    def _is_installed(self) -> bool:
+        return any(path.is_file() for path in self.files())
+
+    def _check_program(self) -> None:
+        program = self._command[0]
+        if self._is_system and _is_in(program, "/home", "/root"):
+            raise ServiceError(
+                f"{program} lies in a home folder, which a system service does not see; "
+                "move the program to /opt first"
+            )
+        if _is_in(program, "/tmp", "/var/tmp"):  # noqa: S108  (named, not written to)
+            raise ServiceError(
+                f"{program} lies in a folder for temporary files, which a service does not see; "
+                "move the program elsewhere first"
+            )
+
+    def _start(self) -> str:
+        """Start what `files` says, in a user's case with less protection where the system allows no more."""
+        try:
+            self._enable(self.files())
+            return ""
+        except ServiceError:
+            if self._is_system or not self._is_setup_refused():
+                self._take_back()
+                raise
+        self._systemctl("stop", NAME)
+        self._enable(self.files(with_namespaces=False))
+        return "\nThis system allows users no namespaces of their own: it runs without these protections."
+
+    def _is_setup_refused(self) -> bool:
+        try:
+            status = self._systemctl("show", "--property=ExecMainStatus", "--value", NAME)
+        except ServiceError:
+            return False  # no manager answers at all
+        return status in _SETUP_REFUSED
+
+    def _take_back(self) -> None:
+        with suppress(ServiceError):  # the failure that led here is the one to tell
+            self._systemctl("disable", "--now", f"{NAME}.socket", f"{NAME}.service")
+        remove_files(self.files())
+
+    def _enable(self, files: dict[Path, str]) -> None:
+        write_files(files)
+        self._systemctl("daemon-reload")
+        self._systemctl("enable", "--now", f"{NAME}.socket", f"{NAME}.service")
 
     def _identity(self) -> str:
         if self._is_system:
@@ -148,7 +198,7 @@ class SystemdService:
         return _USER_IDENTITY.format(folders=" ".join(_quoted(str(folder)) for folder in _own_folders()))
 
     def _systemctl(self, *arguments: str) -> str:
-        return call("systemctl", *(() if self._is_system else ("--user",)), *arguments)
+        return self._call("systemctl", *(() if self._is_system else ("--user",)), *arguments)
 
 
 def _own_folders() -> tuple[Path, ...]:
@@ -159,8 +209,8 @@ def _own_folders() -> tuple[Path, ...]:
     )
 
 
-def _is_in_a_home(program: str) -> bool:
-    return Path(program).is_relative_to("/home") or Path(program).is_relative_to("/root")
+def _is_in(program: str, *folders: str) -> bool:
+    return any(Path(program).is_relative_to(folder) for folder in folders)
 
 
 def _quoted(part: str) -> str:

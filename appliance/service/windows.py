@@ -48,7 +48,7 @@ class WindowsService:
         write_files(files)
         call("schtasks", "/Create", "/TN", TASK, "/F", "/XML", str(next(iter(files))))
         call("schtasks", "/Run", "/TN", TASK)
-        return f"running; see it as '{TASK}' in the Task Scheduler"
+        return f"see it as '{TASK}' in the Task Scheduler"
 
     def status(self) -> str:
         return call("schtasks", "/Query", "/TN", TASK, "/V", "/FO", "LIST")

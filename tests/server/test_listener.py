@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from appliance.errors import BadSetting, PortTaken
-from appliance.server.listener import bind, is_appliance, url_of
+from appliance.server.listener import bind, is_appliance, numeric, url_of
 from server.rig import Rig, address_of, serve
 
 
@@ -100,3 +100,16 @@ def test_a_socket_passed_by_systemd_is_served_on() -> None:
             check=True,
         )
     assert result.stdout.split() == [f"http://127.0.0.1:{port}", "False"]
+
+
+@pytest.mark.parametrize(
+    ("host", "bound", "reachable"),
+    [
+        ("localhost", "127.0.0.1:81", "127.0.0.1:81"),
+        ("0.0.0.0", "0.0.0.0:81", "127.0.0.1:81"),
+        ("::", "[::]:81", "[::1]:81"),
+        ("[::1]", "[::1]:81", "[::1]:81"),
+    ],
+)
+def test_an_address_is_told_in_numbers(host: str, bound: str, reachable: str) -> None:
+    assert numeric(host, 81) == (bound, reachable)

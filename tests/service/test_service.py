@@ -3,6 +3,7 @@
 import plistlib
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,28 @@ from appliance.service.windows import WindowsService
 COMMAND = ["/opt/my apps/appliance", "serve", "--no-dashboard", "--model", "50%$x.gguf"]
 
 
-def systemd(home: Path, *, is_system: bool = False, program: str = COMMAND[0]) -> SystemdService:
-    return SystemdService([program, *COMMAND[1:]], address="127.0.0.1:11500", is_system=is_system, home=home)
+def systemd(
+    home: Path, *, is_system: bool = False, program: str = COMMAND[0], call: Callable[..., str] = call
+) -> SystemdService:
+    return SystemdService(
+        [program, *COMMAND[1:]], address="127.0.0.1:11500", is_system=is_system, home=home, call=call
+    )
+
+
+class ScriptedManager:
+    """A systemctl whose first `enable` fails, with an exit status of the program's own."""
+
+    def __init__(self, status: str) -> None:
+        self._status = status
+        self.commands: list[tuple[str, ...]] = []
+
+    def __call__(self, *command: str) -> str:
+        self.commands.append(command)
+        if "show" in command:
+            return self._status
+        if "enable" in command and sum("enable" in earlier for earlier in self.commands) == 1:
+            raise ServiceError("the job failed")
+        return ""
 
 
 def unit_of(service: SystemdService) -> str:
@@ -62,6 +83,43 @@ def test_a_system_service_has_folders_and_a_user_of_its_own(tmp_path: Path) -> N
     unit = unit_of(systemd(tmp_path, is_system=True))
     assert "DynamicUser=yes" in unit
     assert f"StateDirectory={NAME}" in unit
+
+
+def test_a_user_without_namespaces_gets_a_service_without_them(tmp_path: Path) -> None:
+    service = systemd(tmp_path, call=ScriptedManager("226"))
+    assert "without these protections" in service.install()
+    written = (service.folder / f"{NAME}.service").read_text()
+    assert "ProtectSystem" not in written
+    assert "PrivateTmp" not in written
+    assert "SystemCallFilter=@system-service" in written
+
+
+def test_a_users_service_gives_up_no_capabilities_since_it_may_not(tmp_path: Path) -> None:
+    assert "CapabilityBoundingSet" not in unit_of(systemd(tmp_path))
+    assert "CapabilityBoundingSet=\n" in unit_of(systemd(tmp_path, is_system=True))
+
+
+def test_a_service_that_does_not_start_is_taken_back(tmp_path: Path) -> None:
+    manager = ScriptedManager("1")
+    service = systemd(tmp_path, call=manager)
+    with pytest.raises(ServiceError, match="the job failed"):
+        service.install()
+    assert not any(path.exists() for path in service.files())
+    assert any("disable" in command for command in manager.commands)
+
+
+def test_an_installed_service_is_stopped_and_started_with_the_new_arguments(tmp_path: Path) -> None:
+    write_files(systemd(tmp_path).files())
+    manager = ScriptedManager("226")
+    systemd(tmp_path, call=manager).install()
+    verbs = [command[2] for command in manager.commands]
+    assert verbs.index("stop") < verbs.index("enable")
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/var/tmp"])
+def test_a_program_in_a_folder_for_temporary_files_is_refused(tmp_path: Path, folder: str) -> None:
+    with pytest.raises(ServiceError, match="move the program elsewhere"):
+        systemd(tmp_path, program=f"{folder}/appliance").install()
 
 
 def test_a_program_in_a_home_folder_is_refused_for_the_system(tmp_path: Path) -> None:
