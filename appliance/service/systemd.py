@@ -21,6 +21,8 @@ Type=exec
 ExecStart={command}
 Restart=on-failure
 RestartSec=2
+# A setting, a model or a folder that is wrong stays wrong.
+RestartPreventExitStatus=2 4 5 9
 # Running answers may finish.
 TimeoutStopSec=30
 KillMode=mixed
