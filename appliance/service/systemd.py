@@ -41,31 +41,37 @@ UMask=0077
 [Install]
 WantedBy={target}
 """
-# These need namespaces of the service's own, which some systems do not allow their users.
+# These need namespaces of the service's own.
 _NAMESPACES = """\
+CapabilityBoundingSet=
 ProtectSystem=strict
 PrivateTmp=yes
 ProtectControlGroups=yes
 ProtectKernelTunables=yes
 ProtectKernelModules=yes
-ProtectKernelLogs=yes
 ProtectClock=yes
-ProtectHostname=yes
 """
-# A system service has folders of its own; a user's keeps to the user's, and has no capabilities to give up.
+# A system service has folders of its own; a user's keeps to the user's.
 _SYSTEM_IDENTITY = """\
-CapabilityBoundingSet=
 DynamicUser=yes
 StateDirectory={name}
 CacheDirectory={name}
 Environment=HOME=/var/lib/{name} XDG_DATA_HOME=/var/lib/{name} XDG_STATE_HOME=/var/lib/{name}
 Environment=XDG_CACHE_HOME=/var/cache/{name}
 ProtectHome=yes
+ProtectKernelLogs=yes
+ProtectHostname=yes
 ProtectProc=invisible
 PrivateMounts=yes
 RemoveIPC=yes
 """
-_USER_IDENTITY = "ReadWritePaths={folders}\n"
+# Without a namespace of users, systemd 252 silently leaves out what a user may not do, or fails to start it.
+# Some systems allow none. A user sees no kernel log and sets no host name anyway.
+_USER_IDENTITY = """\
+PrivateUsers=yes
+ProtectHome=read-only
+ReadWritePaths={folders}
+"""
 # With these exit statuses systemd says that it could not set up what `_NAMESPACES` asks: USER, CAPABILITIES,
 # NAMESPACE (systemd.exec(5), "Process Exit Codes").
 _SETUP_REFUSED = {"217", "218", "226"}

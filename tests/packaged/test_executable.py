@@ -13,8 +13,8 @@ import pytest
 from packaged.running import READY_S, answer, environment, get, post, run, serving, wait_for
 
 COMMANDS = (
-    *("serve", "run", "eval", "pull", "list", "show", "rm", "ps", "stop", "key", "dashboard", "bench"),
-    *("profile", "doctor", "service", "self-check", "version"),
+    *("serve", "run", "eval", "calibrate", "pull", "list", "show", "rm", "ps", "stop", "key", "dashboard"),
+    *("bench", "profile", "doctor", "service", "self-check", "version"),
 )
 
 

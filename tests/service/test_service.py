@@ -94,9 +94,11 @@ def test_a_user_without_namespaces_gets_a_service_without_them(tmp_path: Path) -
     assert "SystemCallFilter=@system-service" in written
 
 
-def test_a_users_service_gives_up_no_capabilities_since_it_may_not(tmp_path: Path) -> None:
-    assert "CapabilityBoundingSet" not in unit_of(systemd(tmp_path))
-    assert "CapabilityBoundingSet=\n" in unit_of(systemd(tmp_path, is_system=True))
+def test_a_users_service_has_the_namespace_without_which_its_protections_do_nothing(tmp_path: Path) -> None:
+    lines = unit_of(systemd(tmp_path)).splitlines()
+    assert "PrivateUsers=yes" in lines
+    assert "ProtectHome=read-only" in lines
+    assert "PrivateUsers=yes" not in unit_of(systemd(tmp_path, is_system=True))
 
 
 def test_a_service_that_does_not_start_is_taken_back(tmp_path: Path) -> None:
