@@ -12,12 +12,12 @@ using acpu::NextSlots;
 
 // The rows of one register tile: `rows` queries against one split.
 struct RowGroup {
-  const uint16_t* q;     // [rows, head_size] bfloat16, or int16 with q_scales
+  const Factor* q;       // [rows, head_size]; INT8 pages: int16 with q_scales
   const float* q_scales; // INT8 pages only
   const int32_t* limits; // slots below are seen
   const int32_t* lows;   // slots from here are seen
   float* scores;         // [rows, kSplit]
-  uint16_t* weights;     // [rows, kSplit]
+  Factor* weights;       // [rows, kSplit]; INT8 pages: int16 with weight_scales
   float* weight_scales;  // INT8 pages only
   float* out;            // [rows, head_size]
   SplitState* states;
@@ -34,6 +34,12 @@ struct Columns {
 
 static inline int64_t page_start(const KVView& kv, int32_t block, int head) {
   return ((int64_t)block * kv.num_kv_heads + head) * kv.block_size;
+}
+
+static inline vi two_i16(const int16_t* p) {
+  int32_t two;
+  __builtin_memcpy(&two, p, 4);
+  return iset(two);
 }
 
 template <int R, int NV, bool INT8>
@@ -61,15 +67,15 @@ static void score_columns(const KVView& kv, const uint8_t* keys, const uint8_t* 
     }
     ACPU_UNROLL
     for (int r = 0; r < R; ++r) {
-      int32_t two;
-      __builtin_memcpy(&two, rows.q + (int64_t)r * kv.head_size + 2 * d, 4);
-      const vi q = iset(two);
-      ACPU_UNROLL
-      for (int v = 0; v < NV; ++v) {
-        if constexpr (INT8)
-          n[r][v] = dot2_i16(n[r][v], k[v], q);
-        else
-          f[r][v] = dot2_bf16(f[r][v], k[v], q);
+      const Factor* own = rows.q + (int64_t)r * kv.head_size;
+      if constexpr (INT8) {
+        const vi q = two_i16((const int16_t*)own + 2 * d);
+        ACPU_UNROLL
+        for (int v = 0; v < NV; ++v) n[r][v] = dot2_i16(n[r][v], k[v], q);
+      } else {
+        const FactorPair q = pair_at(own + 2 * d);
+        ACPU_UNROLL
+        for (int v = 0; v < NV; ++v) f[r][v] = dot2_factors(f[r][v], k[v], q);
       }
     }
   }
@@ -126,7 +132,7 @@ static void quantize_weights(const KVView& kv, int head, const Columns& columns,
   const float top = max_of(peak);
   const float inverse = top < 1e-30f ? 0.0f : 32767.0f / top;
   rows.weight_scales[r] = top < 1e-30f ? 0.0f : top / 32767.0f;
-  int16_t* w = (int16_t*)rows.weights + r * kSplit - columns.split_start;
+  int16_t* w = (int16_t*)(rows.weights + r * kSplit) - columns.split_start;
   for (int slot = first; slot < end; slot += W) store_i16(w + slot, to_i(mul(load(p + slot), set(inverse))));
 }
 
@@ -135,7 +141,7 @@ static void softmax_row(const KVView& kv, const HeadShape& shape, int head, cons
                         const RowGroup& rows, int r) {
   const int first = columns.first / 16 * 16, end = (columns.end + 15) / 16 * 16;
   float* p = rows.scores + r * kSplit - columns.split_start;
-  uint16_t* w = rows.weights + r * kSplit - columns.split_start;
+  Factor* w = rows.weights + r * kSplit - columns.split_start;
   vf peak = set(-__builtin_inff());
   for (int slot = first; slot < end; slot += W) {
     const vf s = masked_score<INT8>(kv, shape, head, columns, rows, r, slot);
@@ -146,7 +152,10 @@ static void softmax_row(const KVView& kv, const HeadShape& shape, int head, cons
   rows.states[r] = {top, 0.0f};
   if (top == -__builtin_inff()) {
     for (int slot = first; slot < end; ++slot) w[slot] = 0;
-    if (INT8) rows.weight_scales[r] = 0.0f;
+    if constexpr (INT8) {
+      __builtin_memset(rows.weights + r * kSplit, 0, kSplit * sizeof(int16_t));
+      rows.weight_scales[r] = 0.0f;
+    }
     return;
   }
   vf total = zero();
@@ -156,18 +165,18 @@ static void softmax_row(const KVView& kv, const HeadShape& shape, int head, cons
     if constexpr (INT8)
       store(p + slot, e);
     else
-      store_bf16(w + slot, e);
+      store_factors(w + slot, e);
   }
   // The lanes' partial sums depend on nothing but the row: what lies outside its range adds exact zeros.
   rows.states[r].sum = sum(total);
   if constexpr (INT8) quantize_weights(kv, head, columns, rows, r, first, end);
 }
 
-// Adds the values of slot pairs [pair, end) of one page, times the weights, to a tile of R rows by NV
-// vectors.
+// Adds the values of `pairs` slot pairs of one page, times the weights from `first` on, to a tile of R rows by
+// NV vectors.
 template <int R, int NV, bool INT8>
-ACPU_CLANG_INLINE void add_values(const uint8_t* values, int64_t step, const uint16_t* weights, int pairs,
-                                  const uint8_t* ahead, vf (&f)[R][NV], vi (&n)[R][NV]) {
+ACPU_CLANG_INLINE void add_values(const uint8_t* values, int64_t step, const Factor* weights, int first,
+                                  int pairs, const uint8_t* ahead, vf (&f)[R][NV], vi (&n)[R][NV]) {
   for (int i = 0; i < pairs; ++i, values += step) {
     if (ahead) {
       ACPU_UNROLL
@@ -183,15 +192,15 @@ ACPU_CLANG_INLINE void add_values(const uint8_t* values, int64_t step, const uin
     }
     ACPU_UNROLL
     for (int r = 0; r < R; ++r) {
-      int32_t two;
-      __builtin_memcpy(&two, weights + r * kSplit + 2 * i, 4);
-      const vi w = iset(two);
-      ACPU_UNROLL
-      for (int j = 0; j < NV; ++j) {
-        if constexpr (INT8)
-          n[r][j] = dot2_i16(n[r][j], v[j], w);
-        else
-          f[r][j] = dot2_bf16(f[r][j], v[j], w);
+      const Factor* own = weights + r * kSplit;
+      if constexpr (INT8) {
+        const vi w = two_i16((const int16_t*)own + first + 2 * i);
+        ACPU_UNROLL
+        for (int j = 0; j < NV; ++j) n[r][j] = dot2_i16(n[r][j], v[j], w);
+      } else {
+        const FactorPair w = pair_at(own + first + 2 * i);
+        ACPU_UNROLL
+        for (int j = 0; j < NV; ++j) f[r][j] = dot2_factors(f[r][j], v[j], w);
       }
     }
   }
@@ -199,12 +208,12 @@ ACPU_CLANG_INLINE void add_values(const uint8_t* values, int64_t step, const uin
 
 // The last pair where its second slot is not written yet: whatever lies there must not reach the sum.
 template <int R, int NV>
-ACPU_CLANG_INLINE void add_half_pair(const uint8_t* values, const uint16_t* weights, vf (&f)[R][NV]) {
+ACPU_CLANG_INLINE void add_half_pair(const uint8_t* values, const Factor* weights, int first, vf (&f)[R][NV]) {
   int32_t kept[NV * W];
   __builtin_memcpy(kept, values, sizeof kept);
   for (int i = 0; i < NV * W; ++i) kept[i] &= 0xffff;
   vi n[R][NV];
-  add_values<R, NV, false>((const uint8_t*)kept, 0, weights, 1, nullptr, f, n);
+  add_values<R, NV, false>((const uint8_t*)kept, 0, weights, first, 1, nullptr, f, n);
 }
 
 template <int R, int NV, bool INT8>
@@ -222,16 +231,16 @@ static void value_columns(const KVView& kv, int head, const Columns& columns, co
     const int pairs = INT8 ? (stop - slot + 1) / 2 : (stop - slot) / 2;
     const int64_t page = page_start(kv, columns.blocks[at], head) * kv.head_size * element;
     const uint8_t* values = kv.values + page + (offset / 2) * step + (int64_t)d * 2 * element;
-    const uint16_t* weights = rows.weights + slot - columns.split_start;
+    const int first = slot - columns.split_start;
     const uint8_t* ahead = nullptr;
     const int later = columns.next.first + slot - columns.split_start;
     if (columns.next.blocks && later < columns.next.end) {
       const int64_t start = page_start(kv, columns.next.blocks[later / kv.block_size], columns.next.head);
       ahead = kv.keys + start * kv.head_size * element + (values - kv.values - page);
     }
-    add_values<R, NV, INT8>(values, step, weights, pairs, ahead, f, n);
+    add_values<R, NV, INT8>(values, step, rows.weights, first, pairs, ahead, f, n);
     if constexpr (!INT8)
-      if ((stop - slot) % 2) add_half_pair<R, NV>(values + pairs * step, weights + 2 * pairs, f);
+      if ((stop - slot) % 2) add_half_pair<R, NV>(values + pairs * step, rows.weights, first + 2 * pairs, f);
     slot = stop;
   }
   ACPU_UNROLL
@@ -276,15 +285,16 @@ static AttendGroup group_of(int rows) {
   if constexpr (kTileRows >= 6) {
     if (rows == 6) return attend_group<6, INT8>;
     if (rows == 5) return attend_group<5, INT8>;
-    if (rows == 4) return attend_group<4, INT8>;
   }
+  if constexpr (kTileRows >= 4)
+    if (rows == 4) return attend_group<4, INT8>;
   if constexpr (kTileRows >= 3)
     if (rows == 3) return attend_group<3, INT8>;
   return rows == 2 ? attend_group<2, INT8> : attend_group<1, INT8>;
 }
 
 // Queries of a tile as the pages want them: bfloat16, or int16 with a scale per row; scaled beforehand.
-static void prepare_queries(const KVView& kv, const HeadShape& shape, const AttentionTile& tile, uint16_t* q,
+static void prepare_queries(const KVView& kv, const HeadShape& shape, const AttentionTile& tile, Factor* q,
                             float* q_scales) {
   const int size = kv.head_size;
   float head[kMaxHeadSize];
@@ -299,7 +309,7 @@ static void prepare_queries(const KVView& kv, const HeadShape& shape, const Atte
       peak = vmax(peak, vabs(x));
     }
     if (!kv.is_int8) {
-      for (int i = 0; i < size; i += W) store_bf16(q + i, load(head + i));
+      for (int i = 0; i < size; i += W) store_factors(q + i, load(head + i));
       continue;
     }
     const float top = max_of(peak);
@@ -314,7 +324,7 @@ struct SplitWork {
   const KVView& kv;
   const HeadShape& shape;
   const AttentionTile& tile;
-  const uint16_t* q;
+  const Factor* q;
   const float* q_scales;
   const int32_t* limits;
   const int32_t* lows;
@@ -323,7 +333,7 @@ struct SplitWork {
 
 static void attend_rows(const SplitWork& work, int split, int row, int rows, SplitState* states, float* out) {
   alignas(64) float scores[kTileRows * kSplit];
-  alignas(64) uint16_t weights[kTileRows * kSplit];
+  alignas(64) Factor weights[kTileRows * kSplit];
   float weight_scales[kTileRows];
   const int size = work.kv.head_size, start = split * kSplit;
   const int first = most(start, work.lows[row]);
@@ -356,7 +366,7 @@ static void attend_rows(const SplitWork& work, int split, int row, int rows, Spl
 
 static void attend(const KVView& kv, const HeadShape& shape, const AttentionTile& tile, bool partials,
                    SplitState* states, float* outputs) {
-  alignas(64) uint16_t q[acpu::kMaxTileRows * kMaxHeadSize];
+  alignas(64) Factor q[acpu::kMaxTileRows * kMaxHeadSize];
   alignas(64) float split_out[kTileRows * kMaxHeadSize];
   SplitState split_states[kTileRows];
   float q_scales[acpu::kMaxTileRows];

@@ -146,13 +146,19 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
     const uint8_t* own = panel + kWeightBytes;
     dot_group<KIND, R, NV>(w, x, g * kGroup, acc);
     if (act.low) {
-      bool all_have_low = sums_go_on(KIND);
+      bool all_have_low = true;
       for (int r = 0; r < R; ++r) all_have_low = all_have_low && has_low[r][g];
-      if (all_have_low) { // weights are unpacked once for the whole tile
+      if (all_have_low && sums_go_on(KIND)) { // weights are unpacked once for the whole tile
         ACPU_UNROLL
         for (int r = 0; r < R; ++r) ACPU_UNROLL
         for (int v = 0; v < NV; ++v) acc[r][v] = times128(acc[r][v]);
         add_group<KIND, R, NV>(w, low, g * kGroup, acc);
+      } else if (all_have_low && R > 1) {
+        vi rest[R][NV];
+        dot_group<KIND, R, NV>(w, low, g * kGroup, rest);
+        ACPU_UNROLL
+        for (int r = 0; r < R; ++r) ACPU_UNROLL
+        for (int v = 0; v < NV; ++v) acc[r][v] = iadd(times128(acc[r][v]), rest[r][v]);
       } else {
         ACPU_UNROLL
         for (int r = 0; r < R; ++r)
@@ -274,6 +280,8 @@ typedef void (*SpanTile)(const LinearView&, int, int, const ActView&, int, Ahead
 
 template <int KIND>
 static SpanTile tile_of_rows(int rows) {
+  if constexpr (kGemmRows >= 4)
+    if (rows == 4) return span_tile<KIND, 4>;
   if constexpr (kGemmRows >= 3)
     if (rows == 3) return span_tile<KIND, 3>;
   return rows == 2 ? span_tile<KIND, 2> : span_tile<KIND, 1>;

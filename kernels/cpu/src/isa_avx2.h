@@ -6,16 +6,26 @@
 namespace {
 
 #define ACPU_16_REGISTERS
+#define ACPU_FLOAT_FACTORS
 
 typedef __m256 vf;
 typedef __m256i vi;
 
 constexpr int W = 8;
+// 4 rows by 2 vectors and the weights' two halves fill 16 registers. Sums of 4-bit products are chains of
+// short additions, so that 2 vectors are enough for 2 rows as well.
+#ifdef ACPU_VNNI
 constexpr int kGemmRows = 3;
-constexpr int kTileRows = 3;
 constexpr int gemm_vectors(int rows) {
   return rows == 1 ? 8 : rows == 2 ? 4 : 2;
 }
+#else
+constexpr int kGemmRows = 4;
+constexpr int gemm_vectors(int rows) {
+  return rows == 1 ? 8 : 2;
+}
+#endif
+constexpr int kTileRows = 4; // 8 sums: as many as two multipliers of 4 cycles keep busy
 constexpr float kExpFloor = -88.03f; // rounds to 2^-127, whose bits are those of zero
 constexpr int kTileVectors = 2;
 
@@ -155,14 +165,21 @@ static inline void store_i16(int16_t* p, vi v) {
   _mm_storeu_si128((__m128i*)p, narrow_i16(v));
 }
 
+static inline vf even_bf16(vi a) {
+  return (vf)_mm256_slli_epi32(a, 16);
+}
+static inline vf odd_bf16(vi a) {
+  return (vf)_mm256_and_si256(a, _mm256_set1_epi32((int)0xffff0000));
+}
 static inline vf dot2_bf16(vf acc, vi a, vi b) {
-  const vi high = _mm256_set1_epi32((int)0xffff0000);
-  acc = fma((vf)_mm256_slli_epi32(a, 16), (vf)_mm256_slli_epi32(b, 16), acc);
-  return fma((vf)_mm256_and_si256(a, high), (vf)_mm256_and_si256(b, high), acc);
+  return fma(odd_bf16(a), odd_bf16(b), fma(even_bf16(a), even_bf16(b), acc));
+}
+static inline vf rounded_to_bf16(vf v) {
+  const vi odd = _mm256_and_si256(_mm256_srli_epi32((vi)v, 16), iset(1));
+  return odd_bf16(iadd((vi)v, iadd(odd, iset(0x7fff))));
 }
 static inline void store_bf16(uint16_t* p, vf v) {
-  const vi odd = _mm256_and_si256(_mm256_srli_epi32((vi)v, 16), iset(1));
-  const vi u = _mm256_srli_epi32(iadd((vi)v, iadd(odd, iset(0x7fff))), 16);
+  const vi u = _mm256_srli_epi32((vi)rounded_to_bf16(v), 16);
   _mm_storeu_si128((__m128i*)p, _mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1)));
 }
 

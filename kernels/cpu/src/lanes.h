@@ -37,6 +37,38 @@ static inline int most(int a, int b) {
   return a > b ? a : b;
 }
 
+// Two neighbouring factors of attention's products, a query's or a softmax's, in every lane. They are bfloat16
+// numbers; levels that multiply in float32 keep them as such, so that no loop has to widen them.
+#ifdef ACPU_FLOAT_FACTORS
+typedef float Factor;
+struct FactorPair {
+  vf even, odd;
+};
+static inline FactorPair pair_at(const Factor* p) {
+  return {set(p[0]), set(p[1])};
+}
+static inline void store_factors(Factor* p, vf v) {
+  store(p, rounded_to_bf16(v));
+}
+static inline vf dot2_factors(vf acc, vi a, FactorPair b) {
+  return fma(odd_bf16(a), b.odd, fma(even_bf16(a), b.even, acc));
+}
+#else
+typedef uint16_t Factor;
+typedef vi FactorPair;
+static inline FactorPair pair_at(const Factor* p) {
+  int32_t two;
+  __builtin_memcpy(&two, p, 4);
+  return iset(two);
+}
+static inline void store_factors(Factor* p, vf v) {
+  store_bf16(p, v);
+}
+static inline vf dot2_factors(vf acc, vi a, FactorPair b) {
+  return dot2_bf16(acc, a, b);
+}
+#endif
+
 // Cephes' expf: relative error under 2e-7; exactly zero from kExpFloor down, minus infinity included.
 static inline vf vexp(vf x) {
   x = vmin(vmax(x, set(kExpFloor)), set(88.0f));
