@@ -5,6 +5,9 @@ and those of the sequence it is a fork of, whose last one may be partly filled. 
 shared block first gets a copy of it: `grow` sets a spare block aside, `own_next_block` puts it in place.
 """
 
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+
 from appliance.engine.batch import BlockCopy
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.sequence import BlockId, Sequence, SequenceStatus
@@ -25,13 +28,24 @@ class BlockTables:
         `num_left_over` blocks stay available: running sequences will soon need one each.
         """
         assert not sequence.block_table
-        sequence.block_table, sequence.num_computed_tokens = self._shared_prefix(sequence)
+        shared, sequence.num_computed_tokens = self._shared_prefix(sequence)
+        sequence.block_table = tuple(shared)
         missing = self._num_missing(sequence)
         if missing + num_left_over <= self._pool.num_available and self.grow(sequence):
             self._restore(sequence)
             return True
         self.release(sequence)
         return False
+
+    def lacking(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        """Those that `grow` has something to do for. The rest, in most steps all, cost a comparison each."""
+        size, is_writable = self._pool.block_size, self._pool.is_writable
+        return [
+            s
+            for s in sequences
+            if len(s.token_ids) > len(s.block_table) * size
+            or (not is_writable(s.block_table[s.num_computed_tokens // size]) and s.spare_block is None)
+        ]
 
     def grow(self, sequence: Sequence) -> bool:
         """Add blocks for all known tokens, and the spare if the next is shared; or change nothing."""
@@ -43,7 +57,7 @@ class BlockTables:
             return False
         if self._needs_spare(sequence):
             sequence.spare_block = blocks.pop()
-        sequence.block_table.extend(blocks)
+        sequence.block_table += tuple(blocks)
         return True
 
     def own_next_block(self, sequence: Sequence) -> BlockCopy | None:
@@ -56,7 +70,8 @@ class BlockTables:
         if self._pool.is_writable(source):  # the others are gone since
             self._pool.free([target])
             return None
-        sequence.block_table[index] = target
+        table = sequence.block_table
+        sequence.block_table = (*table[:index], target, *table[index + 1 :])
         self._pool.free([source])  # its content outlives this until the step computes, and copies come first
         return BlockCopy(source=source, target=target)
 
@@ -80,7 +95,7 @@ class BlockTables:
     def release(self, sequence: Sequence) -> None:
         """Give everything back; nothing counts as computed."""
         self._pool.free(held_blocks(sequence))
-        sequence.block_table, sequence.spare_block = [], None
+        sequence.block_table, sequence.spare_block = (), None
         sequence.num_computed_tokens = 0
 
     def _publish(self, sequence: Sequence, first: int) -> None:
@@ -99,7 +114,7 @@ class BlockTables:
         first = sequence.num_computed_tokens // self._pool.block_size
         sequence.num_computed_tokens = self._swap.restore(sequence, first)
 
-    def _shared_prefix(self, sequence: Sequence) -> tuple[list[BlockId], int]:
+    def _shared_prefix(self, sequence: Sequence) -> tuple[SequenceOf[BlockId], int]:
         """Return blocks, with a reference each, and how many tokens they hold computed for this one."""
         if sequence.params.reads_prompt:
             return [], 0
@@ -131,11 +146,11 @@ class BlockTables:
         return sequence.num_computed_tokens // self._pool.block_size
 
 
-def held_blocks(sequence: Sequence) -> list[BlockId]:
+def held_blocks(sequence: Sequence) -> tuple[BlockId, ...]:
     """Every block that a sequence has a reference of."""
     if sequence.spare_block is None:
         return sequence.block_table
-    return [*sequence.block_table, sequence.spare_block]
+    return (*sequence.block_table, sequence.spare_block)
 
 
 def has_computed_prompt(sequence: Sequence) -> bool:

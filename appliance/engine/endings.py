@@ -16,10 +16,11 @@ def is_late(sequence: Sequence, now_s: float) -> bool:
 
 def reason_to_finish(sequence: Sequence) -> FinishReason | None:
     """Judge the sequence by its last token. A stop token counts only after `min_tokens` others."""
-    params = sequence.params
-    if sequence.token_ids[-1] in params.stop_token_ids and sequence.num_output_tokens > params.min_tokens:
+    params, token_ids = sequence.params, sequence.token_ids
+    num_output_tokens = len(token_ids) - sequence.num_prompt_tokens
+    if token_ids[-1] in params.stop_token_ids and num_output_tokens > params.min_tokens:
         return FinishReason.STOP
-    return FinishReason.LENGTH if sequence.num_output_tokens >= sequence.max_output_tokens else None
+    return FinishReason.LENGTH if num_output_tokens >= sequence.max_output_tokens else None
 
 
 def take_tokens(sequence: Sequence, token_ids: SequenceOf[int]) -> FinishReason | None:

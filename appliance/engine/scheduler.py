@@ -224,7 +224,7 @@ class Scheduler:
 
     def _secure_blocks(self) -> None:
         """Give running sequences blocks for their known tokens, oldest first, preempting the latest."""
-        for sequence in list(self._running.values()):
+        for sequence in self._tables.lacking(self._running.values()):
             while sequence.status is SequenceStatus.RUNNING and not self._tables.grow(sequence):
                 self._preempt(next(reversed(self._running.values())))
 
@@ -310,19 +310,21 @@ class Scheduler:
     def _scheduled(self, sequence: Sequence, num_new: int) -> ScheduledSequence:
         first = sequence.num_computed_tokens
         end = first + num_new
-        token_ids = sequence.token_ids
+        token_ids, num_prompt_tokens = sequence.token_ids, sequence.num_prompt_tokens
         block_copy = None if sequence.spare_block is None else self._tables.own_next_block(sequence)
+        is_last = end == len(token_ids)
+        table = sequence.block_table
         return ScheduledSequence(
             sequence_id=sequence.sequence_id,
-            new_token_ids=tuple(token_ids[first:end]),
+            new_token_ids=(token_ids[first],) if num_new == 1 else tuple(token_ids[first:end]),
             num_computed_tokens=first,
-            block_table=tuple(sequence.block_table[: self.pool.blocks_for(end)]),
+            block_table=table if is_last else table[: self.pool.blocks_for(end)],
             known_token_ids=token_ids,
-            num_prompt_tokens=sequence.num_prompt_tokens,
-            sampling=sequence.params if end == len(token_ids) else None,
+            num_prompt_tokens=num_prompt_tokens,
+            sampling=sequence.params if is_last else None,
             block_copy=block_copy,
             constraint=sequence.constraint,
-            prompt_read=self._readings.wanted(sequence),
+            prompt_read=self._readings.wanted(sequence) if first < num_prompt_tokens else None,
         )
 
     def _apply(self, scheduled: ScheduledSequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
@@ -333,8 +335,9 @@ class Scheduler:
             self._tables.forget(sequence)  # what broke this one may lie in its blocks
             self._finish(sequence, FinishReason.ERROR)
             return SequenceUpdate(sequence=sequence, failure=output.failure)
-        self._tables.advance(sequence, scheduled.num_new_tokens)
-        self._readings.take(scheduled, output)
+        self._tables.advance(sequence, len(scheduled.new_token_ids))
+        if scheduled.prompt_read is not None:
+            self._readings.take(scheduled, output)
         if self._followers and has_computed_prompt(sequence):
             for follower in reversed(self._followers.release(sequence)):
                 self.waiting.add_first(follower)
@@ -345,7 +348,7 @@ class Scheduler:
 
     def _append(self, sequence: Sequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
         """Append the sampled tokens, and those that must follow, up to the one that ends the sequence."""
-        first = sequence.num_tokens
+        first = len(sequence.token_ids)
         prompt_logprobs = self._readings.logprobs(sequence) if first == sequence.num_prompt_tokens else ()
         hidden_state = output.hidden_state
         if hidden_state is not None and sequence.params.wants_mean_state:
@@ -358,7 +361,8 @@ class Scheduler:
             reason, sequence.failure = FinishReason.ERROR, failure.message
         if reason is not None:
             self._finish(sequence, reason)
-        taken = tuple(sequence.token_ids[first:])
+        is_as_sampled = reason is None and sequence.constraint is None
+        taken = output.token_ids if is_as_sampled else tuple(sequence.token_ids[first:])
         if taken:
             sequence.last_token_s = now_s
             if sequence.first_token_s is None:

@@ -1,6 +1,6 @@
 """One generation: its tokens, its blocks, its state. Knows no tensors and no clients."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
@@ -110,7 +110,7 @@ class Sequence:
     num_computed_tokens: int = 0
     num_prefix_hit_tokens: int = 0
     num_preemptions: int = 0
-    block_table: list[BlockId] = field(default_factory=list)
+    block_table: tuple[BlockId, ...] = ()
     spare_block: BlockId | None = None  # for a copy of a shared block, made in the step that writes to it
     fork_of: "Sequence | None" = None  # the same prompt under way: this one takes over its blocks
     status: SequenceStatus = SequenceStatus.WAITING
