@@ -16,10 +16,10 @@ from appliance.errors import BadSetting
 from appliance.observe.batch_worker import BatchWorker
 from appliance.observe.otlp import encode_request
 from appliance.observe.request_context import RequestContext
-from appliance.observe.spans import Span, spans_of
+from appliance.observe.spans import Ended, Span, spans_of
 
 _PATH = "/v1/traces"
-_MOST_QUEUED = 2000  # requests: about 10 MB of spans
+_MOST_QUEUED = 2000  # requests: a few MB
 _TIMEOUT_S = 5.0
 # What the standard says to send again; anything else would be refused again.
 _AGAIN = (429, 502, 503, 504)
@@ -44,9 +44,9 @@ class TraceExporter:
         self._client = httpx.Client(
             headers={**headers, "content-type": "application/x-protobuf"}, timeout=_TIMEOUT_S, trust_env=False
         )
-        self._resource = resource
+        self._resource = tuple(resource.items())
         self._version = version
-        self._worker = BatchWorker[list[Span]]("traces", self._send, most_queued=_MOST_QUEUED)
+        self._worker = BatchWorker[Ended]("traces", self._send, most_queued=_MOST_QUEUED)
         self._unsent: list[Span] = []
         self._is_failing = False
 
@@ -58,15 +58,15 @@ class TraceExporter:
         self._client.close()
 
     def finished(self, context: RequestContext, status: int) -> None:
-        """Queue the request's spans if it is one of those that are traced."""
+        """Queue the request for its spans if it is one of those that are traced."""
         parent = context.parent
         trace_id = parent.trace_id if parent else secrets.token_hex(16)
         if parent.is_sampled if parent else is_in_share(trace_id, self._share):
-            self._worker.add(spans_of(context, trace_id, status, time.time()))
+            self._worker.add(Ended(context, trace_id, status, time.time()))
 
-    def _send(self, requests: list[list[Span]]) -> bool:
+    def _send(self, requests: list[Ended]) -> bool:
         """Send a batch with what could not be sent last time, which is given up if that fails again."""
-        spans = [*self._unsent, *(span for request in requests for span in request)]
+        spans = [*self._unsent, *(span for request in requests for span in spans_of(request))]
         body = encode_request(spans, self._resource, _SCOPE, self._version)
         problem, is_worth_again = self._post(body)
         self._unsent = spans[len(self._unsent) :] if is_worth_again else []

@@ -100,7 +100,7 @@ def test_a_collector_that_is_away_gets_the_spans_once_more_and_one_warning(
         sender = exporter(collector)
         collector.statuses = [503]
         caplog.set_level("INFO")
-        assert sender._send([[]])
+        assert sender._send([])
         sender._unsent = []
         collector.statuses = [503, 400]
         first = RequestContext(request_id="first", path="/a", started_unix_s=1.0)
