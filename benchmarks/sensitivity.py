@@ -2,8 +2,9 @@
 
     python -m benchmarks.sensitivity MODEL [--slowdown 0.1]
 
-The slowed server is this same program with a sleep after each step of its model. Exit code 1 where the
-benchmark errs.
+The slowed server is this same program with a sleep after each step of its model. Servers take short turns,
+so that other work on the machine strikes both alike: a minute on a quiet machine, minutes on a busy one.
+Exit code 1 where the benchmark errs.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from appliance.bench.own_server import own_server
 from appliance.engine.batch import StepResult
 from appliance.runtime.runner import ModelRunner
 
-_TRAFFIC = ("--clients", "4", "--lengths", "64:24", "--warm-up", "2")
+_TRAFFIC = ("--clients", "1", "--lengths", "16:16", "--warm-up", "4")
 _SLOWED = "serve-slowed"
 
 
@@ -46,6 +47,7 @@ def compare(name: str, url: str, other: str, num_requests: int, *, is_slower: bo
     command = [sys.executable, "-m", "appliance", "bench", url, "--vs", other, *_TRAFFIC]
     done = subprocess.run([*command, "--requests", str(num_requests)], capture_output=True, text=True)
     verdict = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1]
+    print(*(line for line in done.stdout.splitlines() if line.startswith("1 client ")), sep="\n")
     is_right = bool(done.returncode) == is_slower and (is_slower or verdict == "no difference")
     print(f"{name:<24} exit {done.returncode}  {verdict}  {'right' if is_right else 'WRONG'}", flush=True)
     return is_right
@@ -57,14 +59,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--slowdown", type=float, default=0.1)
-    parser.add_argument("--requests", type=int, default=48)
+    parser.add_argument("--turns", type=int, default=60, help="of each server, a request each")
     args = parser.parse_args()
     plain = [sys.executable, "-m", "appliance"]
     slowed = [sys.executable, "-m", "benchmarks.sensitivity", _SLOWED, str(args.slowdown)]
     with ExitStack() as stack:
         one, same, slow = (stack.enter_context(own_server(p, args.model)) for p in (plain, plain, slowed))
-        equal = compare("equal servers", one, same, args.requests, is_slower=False)
-        found = compare(f"one {args.slowdown:.0%} slower", slow, one, args.requests, is_slower=True)
+        equal = compare("equal servers", one, same, args.turns, is_slower=False)
+        found = compare(f"one {args.slowdown:.0%} slower", slow, one, args.turns, is_slower=True)
     return 0 if equal and found else 1
 
 

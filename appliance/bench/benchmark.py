@@ -13,7 +13,10 @@ from appliance.bench.soak import Soaked, Window, window_of
 from appliance.bench.traffic import Closed, OnDone, Open, Pattern, send_all
 from appliance.bench.workload import Planned, longest_prompt
 
+FEWEST_OPEN = 4  # requests of a turn in an open loop
 _MOST_WINDOWS = 40
+_MOST_TURNS = 60
+Timings = tuple[RequestTiming, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +40,11 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """The whole run. `num_rounds` splits each stage so that servers take turns."""
+    """The whole run."""
 
     stages: tuple[StagePlan, ...]
     targets: Targets
     num_warm_up: int = 4
-    num_rounds: int = 1
 
 
 def sweep(peak: int) -> tuple[int, ...]:
@@ -77,27 +79,30 @@ async def run_course(
 async def _run_stage(
     sessions: Sequence[Session], plan: StagePlan, course: Course, on_done: OnDone
 ) -> list[Stage]:
-    timings: list[list[RequestTiming]] = [[] for _ in sessions]
-    walls = [0.0] * len(sessions)
-    for number in range(course.num_rounds):
-        part = _part(plan, number, course.num_rounds)
-        if not part.plans:
-            continue
+    rounds: list[list[Timings]] = [[] for _ in sessions]
+    num_rounds = _num_turns(plan) if len(sessions) > 1 else 1
+    for number in range(num_rounds):
+        part = _part(plan, number, num_rounds)
         for index in _order(len(sessions), number):
-            done = await send_all(sessions[index], part.plans, part.pattern, on_done)
-            timings[index] += done
-            walls[index] += span_s(done)
-    return [
-        make_stage(
-            plan.name,
-            plan.load,
-            timings[index],
-            is_open=isinstance(plan.pattern, Open),
-            wall_s=walls[index],
-            targets=course.targets,
-        )
-        for index in range(len(sessions))
-    ]
+            rounds[index].append(await send_all(sessions[index], part.plans, part.pattern, on_done))
+    return [_stage(plan, found, course.targets) for found in rounds]
+
+
+def _num_turns(plan: StagePlan) -> int:
+    """Short turns, so that two servers see the same moments of the machine; each with all the clients."""
+    least = plan.pattern.concurrency if isinstance(plan.pattern, Closed) else FEWEST_OPEN
+    return max(1, min(_MOST_TURNS, len(plan.plans) // least))
+
+
+def _stage(plan: StagePlan, rounds: Sequence[Timings], targets: Targets) -> Stage:
+    return make_stage(
+        plan.name,
+        plan.load,
+        rounds,
+        is_open=isinstance(plan.pattern, Open),
+        wall_s=sum(span_s(timings) for timings in rounds),
+        targets=targets,
+    )
 
 
 def _order(count: int, number: int) -> Sequence[int]:
@@ -147,19 +152,12 @@ async def run_soak(
 
 
 class _Batch(NamedTuple):
-    timings: tuple[RequestTiming, ...]
+    timings: Timings
     memory_bytes: int | None
 
 
 def _soaked(plan: StagePlan, batches: Sequence[_Batch], targets: Targets) -> Soaked:
-    stage = make_stage(
-        plan.name,
-        plan.load,
-        [timing for batch in batches for timing in batch.timings],
-        is_open=isinstance(plan.pattern, Open),
-        wall_s=sum(span_s(batch.timings) for batch in batches),
-        targets=targets,
-    )
+    stage = _stage(plan, [batch.timings for batch in batches], targets)
     return Soaked(windows=_windows(batches), stage=stage)
 
 

@@ -1,7 +1,8 @@
 """One run of the benchmark as a value: what was sent, what came back. The JSON file is exactly this."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
+from statistics import median
 
 import msgspec
 
@@ -41,6 +42,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     itl: tuple[float, ...]
     max_gap_s: float
     samples: dict[str, tuple[float, ...]]  # of each metric, in the order in which the answers ended
+    rounds: dict[str, tuple[float | None, ...]] = {}  # of each metric, the median of each turn
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,20 +61,19 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def make_stage(
     name: str,
     load: float,
-    timings: Sequence[RequestTiming],
+    rounds: Sequence[Sequence[RequestTiming]],
     *,
     is_open: bool,
     wall_s: float,
     targets: Targets,
 ) -> Stage:
-    """Count and rank what one pattern of traffic brought. `wall_s` is the time in which it was sent."""
+    """Count and rank what one pattern of traffic brought, turn by turn.
+
+    `wall_s` is the time in which it was sent.
+    """
+    timings = list(chain.from_iterable(rounds))
     good = [timing for timing in timings if timing.error is None]
-    columns: dict[str, list[float | None]] = {
-        "ttft": [timing.ttft_s for timing in good],
-        "tpot": [timing.tpot_s for timing in good],
-        "latency": [timing.ended_s - timing.sent_s for timing in good],
-    }
-    samples = {name: tuple(v for v in column if v is not None) for name, column in columns.items()}
+    samples = {name: _values(name, good) for name in METRICS}
     gaps = sorted(chain.from_iterable(timing.gaps_s for timing in good))
     return Stage(
         name=name,
@@ -88,7 +89,22 @@ def make_stage(
         itl=tuple(nearest_rank(gaps, percent) for percent in (50, 95, 99)) if gaps else (),
         max_gap_s=gaps[-1] if gaps else 0.0,
         samples=samples,
+        rounds={name: tuple(_middle(_values(name, turn)) for turn in rounds) for name in METRICS},
     )
+
+
+def _values(metric: str, timings: Iterable[RequestTiming]) -> tuple[float, ...]:
+    """One of METRICS of each request that was answered and has it."""
+    found = (
+        {"ttft": timing.ttft_s, "tpot": timing.tpot_s, "latency": timing.ended_s - timing.sent_s}[metric]
+        for timing in timings
+        if timing.error is None
+    )
+    return tuple(value for value in found if value is not None)
+
+
+def _middle(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
 
 
 def _counted(errors: list[str]) -> dict[str, int]:

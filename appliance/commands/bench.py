@@ -25,7 +25,6 @@ from appliance.errors import BadSetting
 from appliance.server.listener import is_appliance
 
 EXIT_SLOWER = 1
-_ROUNDS = 6  # turns that each of two servers takes in a stage
 
 
 def bench(args: argparse.Namespace) -> int:
@@ -85,7 +84,6 @@ def _run(args: argparse.Namespace, subjects: Sequence[Subject]) -> list[tuple[St
         stages=stages(args),
         targets=_targets(args),
         num_warm_up=args.warm_up,
-        num_rounds=_ROUNDS if args.vs else 1,
     )
     with progress_bar() as progress:
         total = len(subjects) * sum(len(stage.plans) for stage in course.stages)
@@ -131,8 +129,10 @@ def _differences(
     args: argparse.Namespace, before: Report | None, reports: Sequence[Report]
 ) -> tuple[Difference, ...]:
     """Compare with the second server, or with the run that was kept."""
-    before = reports[1] if args.vs else before
-    return () if before is None else compare(before, reports[0], tolerance=args.tolerance / 100)
+    tolerance = args.tolerance / 100
+    if args.vs:
+        return compare(reports[1], reports[0], tolerance=tolerance, is_paired=True)
+    return () if before is None else compare(before, reports[0], tolerance=tolerance)
 
 
 def _has_failed(report: Report) -> bool:

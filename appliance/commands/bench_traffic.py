@@ -6,14 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from appliance.bench.benchmark import StagePlan, sweep
+from appliance.bench.benchmark import FEWEST_OPEN, StagePlan, sweep
 from appliance.bench.traffic import Closed, Open
 from appliance.bench.workload import LengthMix, poisson_times, read_trace
 from appliance.errors import BadSetting
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)([smh])$")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_FEWEST_REQUESTS = 24
+_FEWEST_REQUESTS, _ROUNDS = 24, 3
+_TURNS = (
+    16  # of two servers: few enough to wait for, enough to tell chance from a difference in a whole sweep
+)
 _NumberT = TypeVar("_NumberT", int, float)
 # Short parts of a soak: memory is read and servers take turns between them.
 _PART_S, _FEWEST_IN_PART = 20.0, 4
@@ -27,9 +30,11 @@ def stages(args: argparse.Namespace) -> tuple[StagePlan, ...]:
     counts: tuple[int, ...] = () if args.rate else sweep(args.peak)
     if args.clients is not None:
         counts = _clients(args)
+    fewest = _TURNS * FEWEST_OPEN if args.vs else _FEWEST_REQUESTS
+    rounds = _TURNS if args.vs else _ROUNDS
     return (
-        *(_closed(n, args.requests or max(_FEWEST_REQUESTS, 3 * n), mix, args.seed) for n in counts),
-        *(_open(rate, args.requests or _FEWEST_REQUESTS, mix, args.seed) for rate in _rates(args)),
+        *(_closed(n, args.requests or max(_FEWEST_REQUESTS, rounds * n), mix, args.seed) for n in counts),
+        *(_open(rate, args.requests or fewest, mix, args.seed) for rate in _rates(args)),
     )
 
 

@@ -31,7 +31,7 @@ def timings(seed: int, *, count: int = 60, slowdown: float = 1.0, noise: float =
 @cache
 def stage(seed: int, *, name: str = "4 clients", load: float = 4, **shape: float) -> Stage:
     done = timings(seed, **shape)  # type: ignore[arg-type]  # counts and ratios by name
-    return make_stage(name, load, done, is_open=False, wall_s=span_s(done), targets=Targets())
+    return make_stage(name, load, [done], is_open=False, wall_s=span_s(done), targets=Targets())
 
 
 def report(*stages: Stage) -> Report:

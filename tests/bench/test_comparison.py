@@ -7,9 +7,11 @@ import pytest
 
 from appliance.bench.baselines import Baselines
 from appliance.bench.comparison import compare, is_slower, summary
-from appliance.bench.statistics import mann_whitney, percentiles, trend
+from appliance.bench.report import Report, Targets, make_stage
+from appliance.bench.request_timing import RequestTiming
+from appliance.bench.statistics import mann_whitney, paired_ratio, percentiles, signed_rank, trend
 from appliance.errors import BadSetting
-from bench.samples import report, stage
+from bench.samples import report, stage, timings
 
 
 def test_equal_runs_say_no_difference() -> None:
@@ -28,6 +30,48 @@ def test_a_tenth_slower_is_found_every_time() -> None:
         found = compare(report(stage(seed)), report(stage(1000 + seed, slowdown=1.1)))
         assert is_slower(found)
         assert "faster" not in summary(found)
+
+
+def in_turns(seed: int, *, slowdown: float, moods: float = 0.3) -> tuple[Report, Report]:
+    """Two servers in 24 turns on a machine whose speed changes from turn to turn, alike for both."""
+    source = random.Random(seed)
+    sides: list[list[list[RequestTiming]]] = [[], []]
+    for turn in range(24):
+        mood = source.lognormvariate(0, moods)
+        for side, factor in zip(sides, (1.0, slowdown), strict=True):
+            own = source.lognormvariate(0, 0.05)
+            side.append(timings(hash((seed, turn, factor)), count=2, slowdown=mood * own * factor))
+    first, second = (
+        report(make_stage("2 clients", 2, side, is_open=False, wall_s=1.0, targets=Targets()))
+        for side in sides
+    )
+    return first, second
+
+
+def test_turns_on_an_unsteady_machine_tell_a_tenth_from_nothing() -> None:
+    for seed in range(20):
+        assert summary(compare(*in_turns(seed, slowdown=1.0), is_paired=True)) == "no difference"
+        found = compare(*in_turns(seed, slowdown=1.1), is_paired=True)
+        assert is_slower(found)
+        assert "faster" not in summary(found)
+    # The same samples without their turns do not tell it.
+    assert not is_slower(compare(*in_turns(1, slowdown=1.1)))
+
+
+def test_the_signed_rank_test_agrees_with_counts_by_hand_and_its_own_approximation() -> None:
+    assert signed_rank([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == 2 / 64
+    # Of 8 choices of signs, those with a sum of 2 or less: none, {1}, {2}.
+    assert signed_rank([1.0, -2.0, 3.0]) == pytest.approx(6 / 8)
+    assert signed_rank([1.0, 1.0, 1.0, -1.0]) == pytest.approx(10 / 16)
+    assert (signed_rank([]), signed_rank([0.0, 0.0]), signed_rank([2.0])) == (1.0, 1.0, 1.0)
+    source = random.Random(1)
+    values = [source.gauss(0.3, 1.0) for _ in range(61)]
+    assert signed_rank(values) == pytest.approx(signed_rank(values[:60]), abs=0.03)
+
+
+def test_the_paired_ratio_forgives_a_few_bad_turns() -> None:
+    pairs = [(1.0, 1.1)] * 20 + [(1.0, 9.0), (9.0, 1.0)]
+    assert paired_ratio(pairs) == pytest.approx(1.1, abs=0.01)
 
 
 def test_a_faster_run_is_no_failure() -> None:

@@ -50,14 +50,14 @@ def test_goodput_counts_what_keeps_both_targets_and_did_not_fail() -> None:
     slow = timings(1, count=5, noise=0.0, slowdown=2)
     broken = [replace(done[0], error="status 500")]
     targets = Targets(ttft_s=0.06, tpot_s=0.015)
-    found = make_stage("x", 1, [*done, *slow, *broken], is_open=False, wall_s=5.0, targets=targets)
+    found = make_stage("x", 1, [[*done, *slow], broken], is_open=False, wall_s=5.0, targets=targets)
     assert (found.good_requests_per_s, found.requests_per_s) == (2.0, 3.0)
     assert (found.num_requests, found.errors) == (16, {"status 500": 1})
 
 
 def test_a_stage_in_which_everything_failed_is_still_told() -> None:
     broken = [replace(one, error="refused") for one in timings(1, count=3)]
-    found = make_stage("x", 1, broken, is_open=False, wall_s=1.0, targets=Targets())
+    found = make_stage("x", 1, [broken], is_open=False, wall_s=1.0, targets=Targets())
     text = to_markdown([report(found)], ())
     assert "| x | 0.0 |" in text
     assert to_html([report(found)], ()).count("<svg") == 2
