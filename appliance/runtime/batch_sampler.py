@@ -5,42 +5,13 @@ order. A row's own number decides, and no row looks at another, so neighbours ch
 """
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 
 import torch
 
-from appliance.engine.batch import ScheduledSequence
-from appliance.runtime.sampler import LEAST_TEMPERATURE, uniform
+from appliance.runtime.row_rules import RowRules
 
 # What a row gets whose logits are not finite.
 NOT_FINITE_ID = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowRules:
-    """One row's rules; `top_k` 0 for all tokens. A greedy row looks at nothing else."""
-
-    is_greedy: bool
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    number: float = 0.0  # drawn from [0, 1)
-
-    @classmethod
-    def of(cls, sequence: ScheduledSequence) -> "RowRules":
-        params = sequence.sampling
-        assert params is not None
-        if params.is_greedy:
-            return cls(is_greedy=True)
-        return cls(
-            is_greedy=False,
-            temperature=max(params.temperature, LEAST_TEMPERATURE),
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            number=uniform(params.seed, sequence.num_output_tokens),
-        )
 
 
 def choose_rows(logits_RV: torch.Tensor, rules: SequenceOf[RowRules]) -> torch.Tensor:

@@ -11,9 +11,10 @@ from appliance.model.config import Activation, ModelConfig, NormPlacement, QKNor
 from appliance.model.decoder import Candidates, ForwardInputs, ForwardOutputs
 from appliance.model.rope_tables import inverse_frequencies
 from appliance.runtime.kv_cache import allocate_kv, copy_blocks
+from appliance.runtime.native_sampler import TokenChoice
 from kernels.cpu.abi import GateActivation, HeadNorm, Placement
 from kernels.cpu.native import NativeConfig, NativeModel, NativeRope
-from kernels.cpu.structs import NativeBatch
+from kernels.cpu.structs import NativeBatch, RowChoice
 from kernels.kv_layout import KVLayout, KVOrder, LayerKV
 
 
@@ -68,6 +69,22 @@ class CpuBackend:
             hidden=None if hidden is None else torch.from_numpy(hidden),
             candidates=Candidates(ids=torch.from_numpy(best.ids), logits=torch.from_numpy(best.values)),
         )
+
+    def choose(self, choices: Sequence[TokenChoice]) -> list[int]:
+        return self._model.choose([_row_choice(choice) for choice in choices])
+
+
+def _row_choice(choice: TokenChoice) -> RowChoice:
+    rules = choice.rules
+    return RowChoice(
+        logits=choice.logits,
+        mask=choice.mask,
+        temperature=0.0 if rules.is_greedy else rules.temperature,
+        top_k=rules.top_k,
+        top_p=rules.top_p,
+        min_p=rules.min_p,
+        number=rules.number,
+    )
 
 
 def native_batch(inputs: ForwardInputs) -> NativeBatch:

@@ -12,13 +12,14 @@ from appliance.engine.batch import BlockCopy, HostCopy
 from appliance.errors import NotEnoughMemory
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import Decoder, DecoderWeights, ForwardInputs, ForwardOutputs
-from appliance.runtime.batch_sampler import RowRules, choose_rows
+from appliance.runtime.batch_sampler import choose_rows
 from appliance.runtime.decode_buffers import DecodeBuffers
 from appliance.runtime.decode_graphs import DecodeGraphs
 from appliance.runtime.graph_capture import GraphCapture
 from appliance.runtime.host_pages import HostPages
 from appliance.runtime.kv_cache import allocate_kv
 from appliance.runtime.rehearsal import largest_prompt
+from appliance.runtime.row_rules import RowRules
 from kernels.kv_layout import KVLayout, KVOrder, LayerKV
 from kernels.ops import Ops
 

@@ -1,32 +1,30 @@
-"""Fills the masks of a step's constraints while its forward pass runs. Knows bits and tensors; no grammar."""
+"""Fills the masks of a step's constraints while its forward pass runs. Knows bits; no grammar."""
 
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from appliance.engine.batch import ScheduledSequence
 from appliance.engine.constraint import Constraint, ConstraintError
 from appliance.engine.sequence import SequenceId
 
-_NOTHING = torch.empty(0, dtype=torch.uint8)
 NOTHING_ALLOWED = "the grammar allows no next token; the model's vocabulary may lack what it needs"
-
-
-# So few tokens are looked up one by one; of more the whole row is read.
-MOST_FEW = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mask:
     """What one sequence may choose, or why that is not known."""
 
-    allowed: torch.Tensor  # uint8 (tokens, in whole words): 1, or 0 where blocked
-    few: torch.Tensor | None = None  # int64: the allowed tokens' ids, where they are few
+    words: NDArray[np.uint32]  # a bit for each allowed token, the first in the lowest; none beyond
     error: str | None = None
+
+    def allowed(self, vocab_size: int) -> NDArray[np.bool_]:
+        """Return whether each token of the vocabulary may come next."""
+        bits = np.unpackbits(self.words.view(np.uint8), count=vocab_size, bitorder="little")
+        return bits.view(np.bool_)
 
 
 Masks = dict[SequenceId, Mask]
@@ -53,15 +51,5 @@ def _mask(constraint: Constraint) -> Mask:
     try:
         constraint.fill_mask(words.ctypes.data)
     except ConstraintError as error:
-        return Mask(allowed=_NOTHING, error=str(error))
-    if not words.any():
-        return Mask(allowed=_NOTHING, error=NOTHING_ALLOWED)
-    bits = _bits(words)
-    is_few = np.count_nonzero(bits) <= MOST_FEW
-    few = torch.from_numpy(np.flatnonzero(bits)) if is_few else None
-    return Mask(allowed=torch.from_numpy(bits), few=few)
-
-
-def _bits(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
-    bits: NDArray[np.uint8] = np.unpackbits(words.view(np.uint8), bitorder="little")
-    return bits
+        return Mask(words=words, error=str(error))
+    return Mask(words=words, error=None if words.any() else NOTHING_ALLOWED)

@@ -20,11 +20,13 @@ from appliance.engine.sequence import SequenceId
 from appliance.errors import DeviceLost
 from appliance.model.decoder import ForwardOutputs
 from appliance.runtime.backend import Backend
-from appliance.runtime.batch_sampler import NOT_FINITE_ID, RowRules, choose_rows
+from appliance.runtime.batch_sampler import NOT_FINITE_ID, choose_rows
 from appliance.runtime.host_pages import SwappingBackend
 from appliance.runtime.inputs import build_inputs
 from appliance.runtime.masks import MaskFiller, Masks
+from appliance.runtime.native_sampler import ChoosingBackend, sample_natively
 from appliance.runtime.prompt_rows import merged, read_rows, split
+from appliance.runtime.row_rules import RowRules
 from appliance.runtime.sampler import NOT_FINITE, failed, has_own_rules, sample
 from appliance.runtime.step_parts import halves, joined, too_large
 
@@ -94,7 +96,7 @@ class ModelRunner:
         """Read what was chosen; None where there is no memory to choose by a sequence's own rules."""
         masks = None if pending.masks is None else pending.masks.result()
         try:
-            outputs = _sampled(pending, masks)
+            outputs = self._sampled(pending, masks)
         except torch.OutOfMemoryError:
             return None
         by_id = {output.sequence_id: output for output in outputs}
@@ -112,6 +114,11 @@ class ModelRunner:
         for sequence, found in read_rows(pending.read, pending.batch):
             everything[sequence.sequence_id] = merged(everything[sequence.sequence_id], found)
         return StepResult(outputs=tuple(everything.values()))
+
+    def _sampled(self, pending: PendingStep, masks: Masks | None) -> list[SequenceOutput]:
+        if isinstance(self._backend, ChoosingBackend):
+            return sample_natively(self._backend, pending.outputs, pending.sampled, masks)
+        return _sampled(pending, masks)
 
     def _run_in_parts(self, batch: Batch) -> StepResult:
         if self._backend.device.type == "cuda":
@@ -131,8 +138,9 @@ class ModelRunner:
 @torch.inference_mode()
 def _choose(outputs: ForwardOutputs, sampled: tuple[ScheduledSequence, ...]) -> torch.Tensor | None:
     """Choose for all rows where the logits are; None where a backend gave the best tokens instead."""
-    if outputs.candidates is not None or outputs.logits is None or not sampled:
+    if outputs.candidates is not None or not sampled:
         return None
+    assert outputs.logits is not None
     likeliest = RowRules(is_greedy=True)  # holds the place of a row that `sample` treats
     rules = [likeliest if has_own_rules(s) else RowRules.of(s) for s in sampled]
     return choose_rows(outputs.logits, rules)
@@ -141,7 +149,7 @@ def _choose(outputs: ForwardOutputs, sampled: tuple[ScheduledSequence, ...]) -> 
 def _sampled(pending: PendingStep, masks: Masks | None) -> list[SequenceOutput]:
     """One output per sampled sequence, in any order. Reads the device once, but for sequences' own rules."""
     if pending.chosen is None:
-        return sample(pending.outputs, pending.sampled, masks)
+        return []
     rows = [row for row, sequence in enumerate(pending.sampled) if has_own_rules(sequence)]
     outputs: list[SequenceOutput] = []
     if rows:

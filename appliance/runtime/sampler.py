@@ -7,12 +7,9 @@ much and no further.
 """
 
 import math
-import random
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from hashlib import blake2b
 
-import numpy as np
 import torch
 
 from appliance.engine.batch import (
@@ -23,15 +20,12 @@ from appliance.engine.batch import (
     TokenLogprobs,
 )
 from appliance.engine.sequence import SamplingParams, SequenceId
-from appliance.model.decoder import Candidates, ForwardOutputs
+from appliance.model.decoder import ForwardOutputs
 from appliance.runtime.masks import Mask
+from appliance.runtime.row_rules import LEAST_TEMPERATURE, uniform
 
 # A backend may give this many best tokens in place of all logits.
 MAX_CANDIDATES = 1024
-# Of the best tokens, with a grammar: hardly ever are so many blocked.
-_LEAST_CANDIDATES = 32
-# Below this only the likeliest token is ever drawn, and dividing by it soon overflows float32.
-LEAST_TEMPERATURE = 1e-6
 # A nucleus this wide is found without sorting the whole vocabulary.
 _NUCLEUS_GUESS = 1024
 # Cumulated at once; the sums of chunks come first, so that a draw reads the vocabulary twice, in order.
@@ -43,12 +37,8 @@ def has_own_rules(sequence: ScheduledSequence) -> bool:
     """Whether this sequence's logits are changed first, or asked for besides the token."""
     params = sequence.sampling
     assert params is not None
-    return _needs_whole_row(sequence, params) or sequence.constraint is not None
-
-
-def _needs_whole_row(sequence: ScheduledSequence, params: SamplingParams) -> bool:
-    changes_logits = params.has_penalties or bool(params.logit_bias) or _holds_back_stops(sequence, params)
-    return changes_logits or params.num_logprobs is not None
+    changes_logits = params.has_penalties or bool(params.logit_bias) or holds_back_stops(sequence, params)
+    return changes_logits or params.num_logprobs is not None or sequence.constraint is not None
 
 
 def needs_logits(sequence: ScheduledSequence) -> bool:
@@ -61,22 +51,10 @@ def needs_logits(sequence: ScheduledSequence) -> bool:
 
 
 def num_candidates(sequence: ScheduledSequence) -> int:
-    """How many best tokens the choice reads; 1 also tells whether the logits are finite.
-
-    A grammar blocks some of the best: twice as many nearly always hold as many that are allowed.
-    """
+    """How many best tokens the choice reads; 1 also tells whether the logits are finite."""
     params = sequence.sampling
     assert params is not None
-    if sequence.constraint is not None and num_wanted(params):
-        return max(2 * num_wanted(params), _LEAST_CANDIDATES)
     return 1 if params.is_greedy or needs_logits(sequence) else params.top_k
-
-
-def num_wanted(params: SamplingParams) -> int:
-    """How many of the best allowed tokens a choice is among; 0 where that may be any number."""
-    if params.is_greedy:
-        return 1
-    return params.top_k if params.top_k <= MAX_CANDIDATES // 2 else 0
 
 
 def sample(
@@ -90,23 +68,15 @@ def sample(
     """
     if not sequences:
         return []
-    is_finite = _finite_rows(outputs)
+    assert outputs.logits is not None
+    # A sum is finite only if each term is, but for overflow, which no softmax survives either.
+    is_finite: list[bool] = torch.isfinite(outputs.logits.sum(-1)).tolist()
     return [
-        _sample_row(outputs, row, sequence, (masks or {}).get(sequence.sequence_id))
+        _sample_row(outputs.logits[row], sequence, (masks or {}).get(sequence.sequence_id))
         if is_finite[row]
         else failed(sequence, FailureKind.NOT_FINITE, NOT_FINITE)
         for row, sequence in enumerate(sequences)
     ]
-
-
-def _finite_rows(outputs: ForwardOutputs) -> list[bool]:
-    if outputs.candidates is not None:
-        rows: list[bool] = (outputs.candidates.ids[:, 0] >= 0).tolist()
-        return rows
-    assert outputs.logits is not None
-    # A sum is finite only if each term is, but for overflow, which no softmax survives either.
-    finite: list[bool] = torch.isfinite(outputs.logits.sum(-1)).tolist()
-    return finite
 
 
 def failed(sequence: ScheduledSequence, kind: FailureKind, message: str) -> SequenceOutput:
@@ -114,113 +84,37 @@ def failed(sequence: ScheduledSequence, kind: FailureKind, message: str) -> Sequ
     return SequenceOutput(sequence_id=sequence.sequence_id, failure=failure)
 
 
-def _sample_row(
-    outputs: ForwardOutputs, row: int, sequence: ScheduledSequence, mask: Mask | None
-) -> SequenceOutput:
+def _sample_row(logits_V: torch.Tensor, sequence: ScheduledSequence, mask: Mask | None) -> SequenceOutput:
     params = sequence.sampling
     assert params is not None
-    logits_V = None if outputs.logits is None else outputs.logits[row]
-    if needs_logits(sequence):
-        assert logits_V is not None
-        if mask is not None and mask.error is not None:
-            return failed(sequence, FailureKind.CONSTRAINT, mask.error)
-        token_id = None
-        if mask is not None and not _needs_whole_row(sequence, params):
-            token_id = _choose_allowed(outputs, row, sequence, mask)
-        if token_id is None:
-            return _sample_logits(logits_V, sequence, params, mask)
-        return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,))
-    if outputs.candidates is not None:
-        ids_K, values_K = outputs.candidates.ids[row], outputs.candidates.logits[row]
-    else:
-        assert logits_V is not None
-        values_K, ids_K = logits_V.topk(min(num_candidates(sequence), len(logits_V)))
-    if params.is_greedy:
-        token_id = int(ids_K[0])
-    else:
-        number = uniform(params.seed, sequence.num_output_tokens)
-        token_id = choose_among(ids_K[: params.top_k], values_K[: params.top_k], params, number)
-    return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,))
-
-
-def _choose_allowed(outputs: ForwardOutputs, row: int, sequence: ScheduledSequence, mask: Mask) -> int | None:
-    """Choose among the few allowed, or the allowed ones of the best; None where these are not enough.
-
-    The same choice that the whole row would give: what is left out has no chance there.
-    """
-    params, best = sequence.sampling, outputs.candidates
-    assert params is not None
-    if best is not None and num_wanted(params):
-        among = _best_allowed(best, row, mask, num_wanted(params))
-    else:
-        among = None
-    if among is None and mask.few is not None:
-        among = _few_allowed(outputs, row, mask.few)
-    if among is None:
-        return None
-    ids_K, values_K = among
-    if params.is_greedy:
-        return int(ids_K[int(values_K.argmax())])
-    if 0 < params.top_k < len(ids_K):
-        values_K, places = values_K.topk(params.top_k)
-        ids_K = ids_K[places]
-    return choose_among(ids_K, values_K, params, uniform(params.seed, sequence.num_output_tokens))
-
-
-def _best_allowed(
-    best: Candidates, row: int, mask: Mask, num_needed: int
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The best that are allowed; by numpy, whose calls cost a fifth of torch's on so few numbers."""
-    ids, allowed = best.ids[row].numpy(), mask.allowed.numpy()
-    # A grammar knows the tokenizer's tokens; logits may have rows beyond.
-    is_allowed = (ids < len(allowed)) & (allowed[np.minimum(ids, len(allowed) - 1)] > 0)
-    places = np.flatnonzero(is_allowed)[:num_needed]
-    if len(places) < num_needed:
-        return None
-    return torch.from_numpy(ids[places]), torch.from_numpy(best.logits[row].numpy()[places])
-
-
-def _few_allowed(
-    outputs: ForwardOutputs, row: int, few: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    assert outputs.logits is not None
-    logits_V = outputs.logits[row]
-    ids_K = few[few < len(logits_V)].to(logits_V.device)
-    return (ids_K, logits_V[ids_K]) if len(ids_K) else None
-
-
-def _sample_logits(
-    logits_V: torch.Tensor, sequence: ScheduledSequence, params: SamplingParams, mask: Mask | None
-) -> SequenceOutput:
+    if mask is not None and mask.error is not None:
+        return failed(sequence, FailureKind.CONSTRAINT, mask.error)
     raw_logprobs_V = None if params.num_logprobs is None else logits_V.log_softmax(-1)
+    change_logits(logits_V, sequence, params)
+    if mask is not None:
+        _block(logits_V, mask)
+    if holds_back_stops(sequence, params):
+        _hold_back(logits_V, params.stop_token_ids)
+    if params.is_greedy:
+        token_id = int(logits_V.argmax())
+    else:
+        token_id = choose(logits_V, params, uniform(params.seed, sequence.num_output_tokens))
+    logprobs = None if raw_logprobs_V is None else (read_logprobs(raw_logprobs_V, token_id, params),)
+    return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,), logprobs=logprobs)
+
+
+def change_logits(logits_V: torch.Tensor, sequence: ScheduledSequence, params: SamplingParams) -> None:
+    """Apply penalties and biases, in place."""
     if params.has_penalties:
         apply_penalties(logits_V, sequence, params)
     for token_id, bias in params.logit_bias:
         logits_V[token_id] += bias
-    if mask is not None:
-        _block(logits_V, mask)
-    if _holds_back_stops(sequence, params):
-        _hold_back(logits_V, params.stop_token_ids)
-    if params.is_greedy:
-        token_id = _likeliest(logits_V)
-    else:
-        token_id = choose(logits_V, params, uniform(params.seed, sequence.num_output_tokens))
-    logprobs = None if raw_logprobs_V is None else (_logprobs(raw_logprobs_V, token_id, params),)
-    return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,), logprobs=logprobs)
 
 
 def _block(logits_V: torch.Tensor, mask: Mask) -> None:
     """A grammar knows the tokenizer's tokens; a mask is whole words, and logits may have rows beyond both."""
-    num_known = min(len(logits_V), len(mask.allowed))
-    allowed = mask.allowed[:num_known].to(logits_V.device).float()
-    # 1 - 1/1 is 0, and 1 - 1/0 is -inf: a third of the time that filling by a mask takes.
-    logits_V[:num_known] += allowed.reciprocal_().neg_().add_(1.0)
-    logits_V[num_known:] = -math.inf
-
-
-def _likeliest(logits_V: torch.Tensor) -> int:
-    """On a CPU numpy finds it in a tenth of torch's time: 6 us of 49,152 against 56."""
-    return int(logits_V.numpy().argmax() if logits_V.device.type == "cpu" else logits_V.argmax())
+    allowed_V = torch.from_numpy(mask.allowed(len(logits_V))).to(logits_V.device)
+    logits_V.masked_fill_(~allowed_V, -math.inf)
 
 
 def _hold_back(logits_V: torch.Tensor, stop_token_ids: frozenset[int]) -> None:
@@ -233,16 +127,8 @@ def _hold_back(logits_V: torch.Tensor, stop_token_ids: frozenset[int]) -> None:
         logits_V[stops] = kept
 
 
-def _holds_back_stops(sequence: ScheduledSequence, params: SamplingParams) -> bool:
+def holds_back_stops(sequence: ScheduledSequence, params: SamplingParams) -> bool:
     return sequence.num_output_tokens < params.min_tokens and bool(params.stop_token_ids)
-
-
-def uniform(seed: int | None, index: int) -> float:
-    """Return a number in [0, 1): a function of (seed, index) alone, or a fresh one without a seed."""
-    if seed is None:
-        return random.random()  # noqa: S311  # chooses words, guards nothing
-    digest = blake2b(f"{seed}:{index}".encode(), digest_size=8).digest()
-    return (int.from_bytes(digest) >> 11) * 2.0**-53
 
 
 def choose(logits_V: torch.Tensor, params: SamplingParams, number: float) -> int:
@@ -315,7 +201,7 @@ def apply_penalties(logits_V: torch.Tensor, sequence: ScheduledSequence, params:
         logits_V[output] -= params.presence_penalty + params.frequency_penalty * counts
 
 
-def _logprobs(logprobs_V: torch.Tensor, token_id: int, params: SamplingParams) -> TokenLogprobs:
+def read_logprobs(logprobs_V: torch.Tensor, token_id: int, params: SamplingParams) -> TokenLogprobs:
     if params.scored_token_ids:
         ids = torch.tensor(params.scored_token_ids, device=logprobs_V.device)
         values = logprobs_V[ids]

@@ -4,7 +4,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_void_p
 from enum import IntEnum
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 # Activations of 8 bits, and of 16 in the groups of 32 that stand out in their row.
 MIXED_BITS = 0
 
@@ -165,6 +165,7 @@ _STATUS_CALLS: dict[str, tuple[type, ...]] = {
     "acpu_model_finish": (_POINTER,),
     "acpu_model_bind_kv": (_POINTER, POINTER(KVLayerStruct), _INT),
     "acpu_model_step": (_POINTER, POINTER(StepStruct)),
+    "acpu_model_choose": (_POINTER, _POINTER, _INT, _INT, _POINTER),
     "acpu_model_weight_bytes": (_POINTER, POINTER(c_int64)),
     "acpu_model_phase_seconds": (_POINTER, POINTER(c_double), _INT),
     "acpu_linear_create": (POINTER(MatrixStruct), POINTER(c_void_p)),

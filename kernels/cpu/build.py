@@ -20,7 +20,7 @@ from pathlib import Path
 
 SOURCE_FOLDER = Path(__file__).parent / "src"
 COMMON = (
-    "api", "api_ops", "arena", "check", "failure", "half", "model", "pack", "placement", "plan",
+    "api", "api_ops", "arena", "check", "choice", "failure", "half", "model", "pack", "placement", "plan",
     "pool", "step", "step_attention", "step_experts",
 )  # fmt: skip
 

@@ -49,7 +49,9 @@ from kernels.cpu.structs import (
     KeptArrays,
     MatrixExtras,
     NativeBatch,
+    RowChoice,
     TopTokens,
+    choice_structs,
     kv_struct,
     matrix_struct,
     shaped,
@@ -243,6 +245,20 @@ class NativeModel:
         call = self._library.functions.acpu_model_step
         self._library.check(call(self._live_handle(), ctypes.byref(struct)))
         return best
+
+    def choose(self, choices: Sequence[RowChoice]) -> list[int]:
+        """A token for each row, -1 where there is no finite number to choose by; on the caller's thread.
+
+        No row looks at another. Raises NativeError.
+        """
+        if not choices:
+            return []
+        structs, ids = choice_structs(choices), np.empty(len(choices), np.int32)
+        call = self._library.functions.acpu_model_choose
+        addresses = structs.ctypes.data, structs.itemsize, len(choices), ids.ctypes.data
+        self._library.check(call(self._live_handle(), *addresses))
+        chosen: list[int] = ids.tolist()
+        return chosen
 
     def take_phase_seconds(self) -> dict[str, float]:
         """Seconds that the caller's thread spent in each phase since last asked."""

@@ -1,5 +1,6 @@
 """Arrays and tensors as the library's structs, each checked for what the library will read it as."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,32 @@ class NativeBatch:
     context_lens: Int32Array  # [S], new tokens included
     block_tables: Int32Array  # [S, max_blocks]; what lies past the context is not read
     logit_rows: Int32Array  # [R], indices into the tokens
+
+
+@dataclass(slots=True, kw_only=True)  # not frozen for speed: one a row and step
+class RowChoice:
+    """How one row's token is chosen: the likeliest at temperature 0, else drawn after top-k, top-p, min-p.
+
+    `mask` has a bit for each allowed token, the first in the lowest; `number`, from [0, 1), says where in the
+    running total of the weights, in the tokens' order, the draw falls.
+    """
+
+    logits: Float32Array  # [size]
+    mask: NDArray[np.uint32] | None = None
+    temperature: float = 0.0
+    top_k: int = 0  # none
+    top_p: float = 1.0
+    min_p: float = 0.0
+    number: float = 0.0
+
+
+_CHOICE = np.dtype(
+    [
+        ("logits", np.uintp), ("mask", np.uintp), ("number", np.float64), ("top_p", np.float64),
+        ("min_p", np.float64), ("temperature", np.float32), ("top_k", np.int32), ("size", np.int32),
+        ("num_mask_words", np.int32),
+    ]
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +128,22 @@ def shaped(name: str, array: AnyArray | None, dtype: type, shape: tuple[int, ...
         wanted = f"{np.dtype(dtype).name} {list(shape)}"
         raise NativeError(f"{name} is {array.dtype} {list(array.shape)}; it must be contiguous {wanted}")
     return array
+
+
+def choice_structs(choices: Sequence[RowChoice]) -> AnyArray:
+    """The choices for the library; their arrays must outlive the call. Raises NativeError."""
+    return np.array([_choice_fields(choice) for choice in choices], _CHOICE)
+
+
+def _choice_fields(choice: RowChoice) -> tuple[float, ...]:
+    logits, mask = choice.logits, choice.mask
+    shaped("logits", logits, np.float32, (logits.size,))
+    if mask is not None:
+        shaped("mask", mask, np.uint32, (mask.size,))
+    return (
+        logits.ctypes.data, 0 if mask is None else mask.ctypes.data, choice.number, choice.top_p,
+        choice.min_p, choice.temperature, choice.top_k, logits.size, 0 if mask is None else mask.size,
+    )  # fmt: skip
 
 
 def kv_struct(layer: LayerKV) -> KVLayerStruct:

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from appliance.engine.sequence import SamplingParams
-from appliance.runtime.batch_sampler import NOT_FINITE_ID, RowRules, choose_rows
+from appliance.runtime.batch_sampler import NOT_FINITE_ID, choose_rows
+from appliance.runtime.row_rules import RowRules
 from appliance.runtime.sampler import choose
 
 VOCAB = 1000

@@ -3,7 +3,7 @@
 import ctypes
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -11,9 +11,9 @@ import torch
 from appliance.engine.batch import FailureKind, ScheduledSequence
 from appliance.engine.constraint import ConstraintError
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
-from appliance.model.decoder import Candidates, ForwardOutputs
+from appliance.model.decoder import ForwardOutputs
 from appliance.runtime.masks import MaskFiller
-from appliance.runtime.sampler import needs_logits, num_candidates, sample
+from appliance.runtime.sampler import needs_logits, sample
 
 LOGITS = [5.0, 4.0, 3.0, 2.0, 1.0, 0.5, -1.0]
 
@@ -120,46 +120,3 @@ def test_logprobs_are_those_before_the_mask() -> None:
     assert output.logprobs is not None
     assert output.logprobs[0].top[0][0] == 0
     assert math.isfinite(output.logprobs[0].logprob)
-
-
-@dataclass
-class AllowMany(AllowOnly):
-    """A constraint over a large vocabulary."""
-
-    num_mask_words: int = 400
-
-    def fill_mask(self, address: int) -> None:
-        words = (ctypes.c_uint32 * self.num_mask_words).from_address(address)
-        words[:] = [0] * self.num_mask_words
-        for token_id in self.token_ids:
-            words[token_id // 32] |= 1 << token_id % 32
-
-
-@pytest.mark.parametrize("num_allowed", [1, 3, 300, 12_000])
-@pytest.mark.parametrize(
-    "params",
-    [
-        SamplingParams(temperature=0.0),
-        SamplingParams(top_k=40, top_p=0.9, seed=1),
-        SamplingParams(top_k=700, seed=3),
-        SamplingParams(seed=5),
-        SamplingParams(top_p=0.5, min_p=0.1, seed=2),
-    ],
-)
-def test_short_cuts_choose_what_the_whole_row_would(num_allowed: int, params: SamplingParams) -> None:
-    """A bias on a token beyond the mask makes the sampler read the whole row."""
-    random = torch.Generator().manual_seed(num_allowed)
-    logits = torch.randn(12_850, generator=random) * 4
-    allowed = torch.randperm(12_800, generator=random)[:num_allowed].tolist()
-    plain = scheduled(AllowMany(allowed), params)
-    whole = replace(plain, sampling=replace(params, logit_bias=((12_849, 1e-6),)))
-    masks = MaskFiller().start([plain])
-    assert masks is not None
-    found = []
-    for sequence in (plain, whole):
-        top = logits.topk(max(num_candidates(sequence), 1))
-        best = Candidates(ids=top.indices.int()[None], logits=top.values[None])
-        outputs = ForwardOutputs(logits=logits.clone()[None], hidden=None, candidates=best)
-        found.append(sample(outputs, [sequence], masks.result())[0].token_ids)
-    assert found[0] == found[1]
-    assert found[0][0] in allowed

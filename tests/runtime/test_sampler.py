@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from appliance.engine.batch import FailureKind, ScheduledSequence, SequenceOutput
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
-from appliance.model.decoder import Candidates, ForwardOutputs
+from appliance.model.decoder import ForwardOutputs
+from appliance.runtime.row_rules import uniform
 from appliance.runtime.sampler import (
     MAX_CANDIDATES,
     choose,
@@ -19,7 +20,6 @@ from appliance.runtime.sampler import (
     nucleus_threshold,
     num_candidates,
     sample,
-    uniform,
 )
 from oracles.sampling import chi_square, distribution, penalised
 
@@ -287,34 +287,6 @@ def test_a_vocabulary_of_one_token_works() -> None:
     assert output.logprobs[0].logprob == 0.0
 
 
-def best_of(rows: torch.Tensor, count: int) -> ForwardOutputs:
-    """What a backend gives that keeps its logits to itself."""
-    values, ids = rows.topk(count)
-    return ForwardOutputs(
-        logits=None, hidden=None, candidates=Candidates(ids=ids.to(torch.int32), logits=values)
-    )
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"temperature": 0.0},
-        {"top_k": 1},
-        {"top_k": 7},
-        {"top_k": 200, "top_p": 0.7},
-        {"top_k": 200, "temperature": 0.4, "min_p": 0.03},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("extra", [0, 50])
-def test_best_tokens_alone_give_what_all_logits_give(changes: dict[str, float], extra: int) -> None:
-    rows = torch.from_numpy(np.random.default_rng(4).standard_normal((24, 301)) * 3).float()
-    sequences = [scheduled(SamplingParams(seed=i, **changes), number=i) for i in range(24)]
-    assert not any(map(needs_logits, sequences))
-    outputs = best_of(rows, max(map(num_candidates, sequences)) + extra)
-    assert sample(outputs, sequences) == sample_rows(rows, sequences)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -338,15 +310,6 @@ def test_past_min_tokens_best_tokens_are_enough() -> None:
     params = SamplingParams(temperature=0.0, min_tokens=1, stop_token_ids=frozenset({3}))
     assert needs_logits(scheduled(params))
     assert not needs_logits(scheduled(params, output=(1,)))
-
-
-def test_a_row_of_best_tokens_that_is_not_finite_fails_alone() -> None:
-    outputs = best_of(torch.tensor([LOGITS, LOGITS]), 3)
-    assert outputs.candidates is not None
-    outputs.candidates.ids[0] = -1
-    broken, sound = sample(outputs, [scheduled(SamplingParams(temperature=0.0), number=i) for i in range(2)])
-    assert broken.failure is not None
-    assert token_of(sound) == int(np.argmax(LOGITS))
 
 
 def test_a_step_without_rows_gives_nothing() -> None:

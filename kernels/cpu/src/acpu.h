@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define ACPU_ABI_VERSION 1
+#define ACPU_ABI_VERSION 2
 
 enum { ACPU_OK = 0, ACPU_BAD_ARGUMENT = 1, ACPU_UNSUPPORTED = 2, ACPU_OUT_OF_MEMORY = 3 };
 
@@ -119,6 +119,17 @@ typedef struct {
   float* top_values;           /* the same shape */
 } acpu_step;
 
+/* How one row's token is chosen; the cuts in this order: top_k, top_p, min_p. */
+typedef struct {
+  const float* logits;  /* [size] */
+  const uint32_t* mask; /* null, or a bit for each allowed token, the first in the lowest */
+  double number;        /* from [0, 1): where in the running total of the weights, in the tokens' order */
+  double top_p, min_p;  /* 1 and 0: none */
+  float temperature;    /* 0: the likeliest token, whatever else is said */
+  int32_t top_k;        /* 0: none */
+  int32_t size, num_mask_words;
+} acpu_choice;
+
 typedef struct acpu_model acpu_model;
 typedef struct acpu_linear acpu_linear;
 
@@ -137,6 +148,9 @@ ACPU_API int32_t acpu_model_set_norm(acpu_model* model, int32_t role, int32_t la
 ACPU_API int32_t acpu_model_finish(acpu_model* model);
 ACPU_API int32_t acpu_model_bind_kv(acpu_model* model, const acpu_kv_layer* layers, int32_t num_layers);
 ACPU_API int32_t acpu_model_step(acpu_model* model, const acpu_step* step);
+/* A token of each row, on the calling thread; -1 where there is no finite number to choose by. */
+ACPU_API int32_t acpu_model_choose(acpu_model* model, const acpu_choice* rows, int32_t choice_bytes,
+                                   int32_t num_rows, int32_t* tokens);
 ACPU_API int32_t acpu_model_weight_bytes(const acpu_model* model, int64_t* bytes);
 ACPU_API int32_t acpu_model_phase_seconds(acpu_model* model, double* seconds,
                                           int32_t size); /* reads and clears */

@@ -72,6 +72,18 @@ int32_t acpu_model_step(acpu_model* model, const acpu_step* step) {
   });
 }
 
+int32_t acpu_model_choose(acpu_model* model, const acpu_choice* rows, int32_t choice_bytes, int32_t num_rows,
+                          int32_t* tokens) {
+  return guarded([&] {
+    require_pointer(model, "model");
+    require_pointer(rows, "rows");
+    require_pointer(tokens, "tokens");
+    acpu::require_range("choice_bytes", choice_bytes, sizeof(acpu_choice), sizeof(acpu_choice));
+    acpu::require_range("num_rows", num_rows, 1, 1 << 20);
+    acpu::choose(*model, rows, num_rows, tokens);
+  });
+}
+
 int32_t acpu_model_weight_bytes(const acpu_model* model, int64_t* bytes) {
   return guarded([&] {
     require_pointer(model, "model");

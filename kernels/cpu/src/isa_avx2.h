@@ -189,6 +189,12 @@ static inline vf keep_range(vf v, float fill, int base, int low, int high) {
   const vi above = _mm256_cmpgt_epi32(index, iset(low - 1));
   return _mm256_blendv_ps(set(fill), v, (vf)_mm256_and_si256(below, above));
 }
+// Lane i where bit i is set, else `fill`.
+static inline vf keep_bits(vf v, float fill, uint32_t bits) {
+  const vi lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const vi keep = _mm256_cmpeq_epi32(_mm256_and_si256(iset((int32_t)bits), lanes), lanes);
+  return _mm256_blendv_ps(set(fill), v, (vf)keep);
+}
 static inline uint32_t greater_bits(vf a, vf b) {
   return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
 }

@@ -152,6 +152,10 @@ static inline vf keep_range(vf v, float fill, int base, int low, int high) {
                          _mm512_cmpge_epi32_mask(index, _mm512_set1_epi32(low));
   return _mm512_mask_mov_ps(_mm512_set1_ps(fill), keep, v);
 }
+// Lane i where bit i is set, else `fill`.
+static inline vf keep_bits(vf v, float fill, uint32_t bits) {
+  return _mm512_mask_mov_ps(_mm512_set1_ps(fill), (__mmask16)bits, v);
+}
 static inline uint32_t greater_bits(vf a, vf b) {
   return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
 }

@@ -142,6 +142,11 @@ static inline vf keep_range(vf v, float fill, int base, int low, int high) {
   const uint32x4_t keep = vandq_u32(vcltq_s32(index, iset(high)), vcgeq_s32(index, iset(low)));
   return vbslq_f32(keep, v, set(fill));
 }
+// Lane i where bit i is set, else `fill`.
+static inline vf keep_bits(vf v, float fill, uint32_t bits) {
+  const uint32_t lanes[4] = {1, 2, 4, 8};
+  return vbslq_f32(vtstq_u32(vdupq_n_u32(bits), vld1q_u32(lanes)), v, set(fill));
+}
 static inline uint32_t greater_bits(vf a, vf b) {
   const uint32_t weights[4] = {1, 2, 4, 8};
   return vaddvq_u32(vandq_u32(vcgtq_f32(a, b), vld1q_u32(weights)));

@@ -191,6 +191,11 @@ static inline vf keep_range(vf v, float fill, int base, int low, int high) {
   ACPU_EACH v.v[i] = base + i >= low && base + i < high ? v.v[i] : fill;
   return v;
 }
+// Lane i where bit i is set, else `fill`.
+static inline vf keep_bits(vf v, float fill, uint32_t bits) {
+  ACPU_EACH v.v[i] = bits >> i & 1u ? v.v[i] : fill;
+  return v;
+}
 static inline uint32_t greater_bits(vf a, vf b) {
   uint32_t bits = 0;
   ACPU_EACH bits |= (uint32_t)(a.v[i] > b.v[i]) << i;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.h"
+#include "choice.h"
 #include "gemm.h"
 
 namespace {
@@ -9,6 +10,7 @@ namespace {
 static const acpu::Level kLevel = {
     ACPU_LEVEL_NAME, quantize_rows, settle_rows, norm_row,  norm_add_row, gemm,
     write_kv,        attend,        merge_splits, top_k,     gate_row,
+    peak,            keep_allowed,  weigh,        at_least,
 };
 
 } // namespace

@@ -41,6 +41,14 @@ struct Scratch {
   ActView hidden_act = {}, attended_act = {}, gated_act = {};
 };
 
+// Room for choosing one row's token; grown to the largest row seen.
+struct ChoiceScratch {
+  std::vector<float> weights, totals, values;
+  std::vector<int32_t> places;
+
+  void grow(size_t size);
+};
+
 // The names of the levels this machine runs, best first.
 const std::vector<const Level*>& available_levels();
 // The named level, or the best one for an empty name. Throws Failure.
@@ -86,6 +94,7 @@ class Model {
   int32_t num_blocks = 0;
   bool is_finished = false;
   Scratch scratch;
+  ChoiceScratch choice_scratch;
   std::mutex step_mutex;
   std::vector<double> phase_seconds;
 
@@ -101,5 +110,8 @@ class Model {
 void check_step(const Model& model, const acpu_step& step);
 // Runs one step. Throws Failure before anything is written where the step is not valid.
 void run_step(Model& model, const acpu_step& step);
+
+// Chooses a token for each row, -1 where there is no number to choose by. Throws Failure.
+void choose(Model& model, const acpu_choice* rows, int num_rows, int32_t* tokens);
 
 } // namespace acpu

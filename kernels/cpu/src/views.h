@@ -131,6 +131,15 @@ struct SplitState {
   float sum;
 };
 
+// Which tokens may be chosen: a bit for each, the first in the lowest; null words: all of them.
+struct TokenMask {
+  const uint32_t* words;
+  int32_t num_words; // tokens beyond are blocked
+};
+
+// Words whose weights have one total.
+constexpr int kTotalWords = 8;
+
 // What one instruction-set level offers. Every function works on the rows it is given, on the calling thread.
 struct Level {
   const char* name;
@@ -150,6 +159,11 @@ struct Level {
                 int size);
   void (*top_k)(const float* logits, int size, int k, int32_t* ids, float* values);
   void (*gate)(const float* gate, const float* up, float* out, int size, int activation);
+  float (*peak)(const float* logits, const TokenMask& mask, int size, int32_t* place);
+  void (*keep_allowed)(const float* logits, const TokenMask& mask, int size, float* out);
+  void (*weigh)(const float* logits, const TokenMask& mask, int size, float top, float scale, float* weights,
+                float* totals);
+  int (*at_least)(const float* weights, int size, float floor, int32_t* places);
 };
 
 const Level* level_portable();

@@ -119,6 +119,20 @@ void compare_rows(const Level& level, const Level& base) {
   level.gate(x.data(), w.data(), got.data(), 101, kGeluTanh);
   base.gate(x.data(), w.data(), want.data(), 101, kGeluTanh);
   compare(level, "gate", got, want, 1e-6);
+  int32_t place, base_place;
+  const uint32_t allowed[4] = {0xfffffff0u, 0xffffffffu, 0u, 0x7u};
+  const TokenMask mask = {allowed, 4};
+  std::vector<float> weights(128, NAN), base_weights(128, NAN), totals(1), base_totals(1);
+  const float top = level.peak(x.data(), mask, 101, &place);
+  failures += top != base.peak(x.data(), mask, 101, &base_place) || place != base_place;
+  level.weigh(x.data(), mask, 101, top, 0.7f, weights.data(), totals.data());
+  base.weigh(x.data(), mask, 101, top, 0.7f, base_weights.data(), base_totals.data());
+  compare(level, "weights", weights, base_weights, 1e-6);
+  compare(level, "total", totals, base_totals, 1e-6);
+  std::vector<int32_t> places(128, -1), base_places(128, -1);
+  failures += level.at_least(base_weights.data(), 101, 0.2f, places.data()) !=
+                  base.at_least(base_weights.data(), 101, 0.2f, base_places.data()) ||
+              places != base_places;
   int32_t ids[9], base_ids[9];
   level.top_k(x.data(), 101, 9, ids, got.data());
   base.top_k(x.data(), 101, 9, base_ids, want.data());
