@@ -7,16 +7,14 @@ from dataclasses import dataclass
 import torch
 
 from appliance.engine.assembly import ALL_OFF, make_scheduler
-from appliance.engine.batch import ScheduledSequence, SequenceOutput, StepResult
+from appliance.engine.batch import SequenceOutput, StepResult
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.scheduler import Scheduler
 from appliance.engine.sequence import SamplingParams, Sequence, SequenceId
-from appliance.model.decoder import ForwardOutputs
 from appliance.profiling.stage_clock import StageClock
 from appliance.runtime.backend import Backend
 from appliance.runtime.inputs import build_inputs
-from appliance.runtime.native_sampler import ChoosingBackend, sample_natively
-from appliance.runtime.sampler import sample
+from appliance.runtime.native_sampler import sample_on
 from appliance.text.detokenizer import Detokenizer
 from appliance.text.tokenizer import Tokenizer
 
@@ -122,7 +120,7 @@ class _Steps:
             if backend.device.type == "cuda":
                 torch.cuda.synchronize()
         with clock.stage("sample"):
-            chosen = {output.sequence_id: output for output in self._sample(outputs, sampled)}
+            chosen = {output.sequence_id: output for output in sample_on(backend, outputs, sampled)}
         with clock.stage("update"):
             ids = [s.sequence_id for s in batch.sequences]
             found = tuple(chosen.get(i, SequenceOutput(sequence_id=i)) for i in ids)
@@ -133,13 +131,6 @@ class _Steps:
             for text in texts:
                 json.dumps({"choices": [{"index": 0, "text": text, "finish_reason": None}]})
         return len(chosen)
-
-    def _sample(
-        self, outputs: ForwardOutputs, sampled: tuple[ScheduledSequence, ...]
-    ) -> list[SequenceOutput]:
-        if isinstance(self._backend, ChoosingBackend):
-            return sample_natively(self._backend, outputs, sampled)
-        return sample(outputs, sampled)
 
     def _text(self, output: SequenceOutput) -> str:
         held = self._detokenizers.setdefault(output.sequence_id, Detokenizer(self._tokenizer))

@@ -24,6 +24,7 @@ from appliance.runtime.sampler import (
     holds_back_stops,
     needs_logits,
     read_logprobs,
+    sample,
 )
 
 
@@ -42,6 +43,15 @@ class ChoosingBackend(Protocol):
 
     def choose(self, choices: SequenceOf[TokenChoice]) -> list[int]:
         """Return a place in each row's logits, -1 where there is no finite number to choose by."""
+
+
+def sample_on(
+    backend: object, outputs: ForwardOutputs, sequences: SequenceOf[ScheduledSequence]
+) -> list[SequenceOutput]:
+    """Sample with what the backend offers."""
+    if isinstance(backend, ChoosingBackend):
+        return sample_natively(backend, outputs, sequences)
+    return sample(outputs, sequences)
 
 
 def sample_natively(
