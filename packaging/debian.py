@@ -40,7 +40,10 @@ _SCRIPTS = {
     "postinst": """\
 #!/bin/sh
 set -e
-if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+if [ -d /run/systemd/system ]; then
+    systemctl daemon-reload
+    if [ -n "$2" ]; then systemctl try-restart {name}.service || true; fi  # an upgrade
+fi
 """,
     "prerm": """\
 #!/bin/sh
