@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,23 +111,19 @@ class GGUFFile:
             raise self._mistyped(key, value, "an array of texts")
         return value
 
-    def metadata_ints(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    def metadata_ints(self, key: str) -> NDArray[Any]:  # Any: of the file's own width
         """Return an array of integers. Raises BadModelFile like `metadata_int`."""
-        if default is not None and key not in self.metadata:
-            return default
         value = self._present(key, None)
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
             raise self._mistyped(key, value, "an array of integers")
-        numbers: list[int] = value.tolist()
-        return tuple(numbers)
+        return value
 
-    def metadata_floats(self, key: str) -> tuple[float, ...]:
+    def metadata_floats(self, key: str) -> NDArray[Any]:  # Any: of the file's own width
         """Return an array of numbers. Raises BadModelFile like `metadata_int`."""
         value = self._present(key, None)
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
             raise self._mistyped(key, value, "an array of numbers")
-        numbers: list[float] = value.tolist()
-        return tuple(numbers)
+        return value
 
     def bad(self, message: str) -> BadModelFile:
         """Return the error to raise when this file contradicts itself."""

@@ -1,6 +1,6 @@
 """Builds the tokenizer that a GGUF file describes. Knows the metadata keys; the algorithms are elsewhere."""
 
-import math
+import numpy as np
 
 from appliance.errors import UnsupportedModel
 from appliance.formats.gguf import GGUFFile
@@ -66,6 +66,6 @@ def _segmenter(file: GGUFFile, vocabulary: Vocabulary, *, merges: bool) -> Segme
         raise file.bad(
             f"'{key}' has {len(scores)} entries and the vocabulary has {len(vocabulary.texts)} tokens"
         )
-    if any(map(math.isnan, scores)):
+    if np.isnan(scores).any():
         raise file.bad(f"'{key}' holds a value that is no number")
     return segmenter_of(vocabulary, scores, merges=merges)

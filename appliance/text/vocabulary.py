@@ -7,6 +7,8 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import compress
 
+import numpy as np
+
 from appliance.formats.gguf import GGUFFile
 
 PREFIX = "tokenizer.ggml."
@@ -99,17 +101,19 @@ class Vocabulary:
 
     def ids_of(self, *kinds: TokenKind) -> list[int]:
         """Return the tokens of these kinds, in order."""
-        return [found.start() for found in re.finditer(b"[" + re.escape(bytes(kinds)) + b"]", self.kinds)]
+        is_asked = bytes(kind in kinds for kind in range(256))
+        return np.frombuffer(self.kinds.translate(is_asked), np.bool_).nonzero()[0].tolist()
 
     @cached_property
     def ordinary_ids(self) -> Mapping[str, int]:
         """Ids of pieces that text may become; the first of equal texts counts."""
-        # Every pass over a vocabulary runs in C: of 260,000 tokens a loop in Python takes 50 ms.
         is_normal = self.kinds.translate(_IS_NORMAL)[::-1]
         last_to_first = range(len(self.texts) - 1, -1, -1)
-        return dict(
-            zip(compress(reversed(self.texts), is_normal), compress(last_to_first, is_normal), strict=True)
+        pairs = zip(
+            compress(reversed(self.texts), is_normal), compress(last_to_first, is_normal), strict=True
         )
+        # dict() would keep a tuple per token until its end, for the garbage collector to visit again and again.
+        return {text: i for text, i in pairs}  # noqa: C416
 
 
 def vocabulary_from_gguf(file: GGUFFile) -> Vocabulary:
@@ -142,13 +146,14 @@ def _token_id(file: GGUFFile, name: str, num_tokens: int) -> int | None:
 def _read_kinds(file: GGUFFile, texts: tuple[str, ...], steering: Iterable[int | None]) -> bytes:
     """Return a kind per token. Without the key, only tokens that the file names as special are control."""
     key = f"{PREFIX}token_type"
-    numbers = file.metadata_ints(key, (TokenKind.NORMAL.value,) * len(texts))
+    is_told = key in file.metadata
+    numbers = file.metadata_ints(key) if is_told else np.full(len(texts), TokenKind.NORMAL.value)
     if len(numbers) != len(texts):
         raise file.bad(f"'{key}' has {len(numbers)} entries and the vocabulary has {len(texts)} tokens")
-    unknown = set(numbers).difference(TokenKind)
-    if unknown:
-        raise file.bad(f"'{key}' holds the kind {min(unknown)} and kinds are 1 to {len(TokenKind)}")
-    kinds = bytearray(numbers)
+    unknown = numbers[(numbers < min(TokenKind)) | (numbers > max(TokenKind))]
+    if len(unknown):
+        raise file.bad(f"'{key}' holds the kind {unknown.min()} and kinds are 1 to {len(TokenKind)}")
+    kinds = bytearray(numbers.astype(np.uint8).tobytes())
     for token_id in steering:
         if token_id is not None:
             kinds[token_id] = TokenKind.CONTROL
