@@ -112,7 +112,7 @@ class Vocabulary:
         pairs = zip(
             compress(reversed(self.texts), is_normal), compress(last_to_first, is_normal), strict=True
         )
-        # dict() would keep a tuple per token until its end, for the garbage collector to visit again and again.
+        # dict() would make a tuple per token, for the garbage collector to visit again and again.
         return {text: i for text, i in pairs}  # noqa: C416
 
 
