@@ -168,6 +168,12 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         "--against", choices=("bf16", "f16", "f32"), default="bf16", help="what it is compared with"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--long-context",
+        type=int,
+        metavar="TOKENS",
+        help="also measure one text of so many tokens in one context: what --kv-dtype int8 costs there",
+    )
     add_settings_flags(parser, leave_out=("model", *_ONLY_SERVED))
     parser.set_defaults(handler="appliance.commands.evaluate:evaluate")
 

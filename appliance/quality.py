@@ -21,11 +21,15 @@ class Threshold:
     top1_agreement: float  # at least
 
 
+# The second half of one long text, where it was asked for.
+LONG_CONTEXT = "long context"
+
 # Sums are the first to suffer, and hide in a mean over everything: each domain has bounds of its own.
 THRESHOLDS = {
     "prose": Threshold(perplexity_rise=0.02, top1_agreement=0.95),
     "code": Threshold(perplexity_rise=0.02, top1_agreement=0.95),
     "arithmetic": Threshold(perplexity_rise=0.03, top1_agreement=0.95),
+    LONG_CONTEXT: Threshold(perplexity_rise=0.02, top1_agreement=0.95),
 }
 # Small models loop by themselves, and one answer more or less turns on a choice between near equals.
 _MORE_LOOPS = 2

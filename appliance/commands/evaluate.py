@@ -23,7 +23,7 @@ def evaluate(args: argparse.Namespace) -> int:
     found = find_model(settings, lambda text, _: show_step(text))
     from appliance.eval.session import measure
 
-    quality = measure(settings, found, args.against, show_step)
+    quality = measure(settings, found, args.against, show_step, long_context=args.long_context)
     show_step("")
     if args.json:
         _print_json(quality)

@@ -9,8 +9,8 @@ import torch
 from appliance.eval.divergence import Divergence, joined
 from appliance.eval.logit_reader import WINDOW, LogitReader
 from appliance.eval.repetition import is_looping
-from appliance.eval.texts import PROMPTS, domains
-from appliance.quality import Quality
+from appliance.eval.texts import PROMPTS, domains, long_text
+from appliance.quality import LONG_CONTEXT, Quality
 from appliance.runtime.loading import LoadedBackend
 
 Encode = Callable[[str], list[int]]
@@ -28,13 +28,28 @@ class Measured:
     activations: str = "auto"
 
 
-def evaluate(model: str, found: Measured, reference: Measured, encode: Encode, report: Report) -> Quality:
-    """Run both over every text, a window at a time, and let both answer the prompts."""
-    reader, exact = LogitReader(found.loaded.backend), LogitReader(reference.loaded.backend)
+def evaluate(
+    model: str,
+    found: Measured,
+    reference: Measured,
+    encode: Encode,
+    report: Report,
+    *,
+    long_context: int | None = None,
+) -> Quality:
+    """Run both over every text, a window at a time, and let both answer the prompts.
+
+    With `long_context` also over one text of so many tokens in one context.
+    """
+    reader = LogitReader(found.loaded.backend, long_context or WINDOW)
+    exact = LogitReader(reference.loaded.backend, long_context or WINDOW)
     parts = {}
     for name, text in domains().items():
         report(f"measuring {name}")
         parts[name] = compare(reader, exact, encode(text))
+    if long_context:
+        report(f"measuring a context of {long_context} tokens")
+        parts[LONG_CONTEXT] = compare_late(reader, exact, long_tokens(encode, long_context))
     report("looking for loops")
     prompts = [encode(prompt) for prompt in PROMPTS]
     return Quality(
@@ -56,16 +71,45 @@ def evaluate(model: str, found: Measured, reference: Measured, encode: Encode, r
     )
 
 
-@torch.inference_mode()
 def compare(found: LogitReader, reference: LogitReader, token_ids: Sequence[int]) -> Divergence:
     """Both models' foretelling of one text, in windows of a fresh context each."""
     divergence = Divergence()
     for window in _windows(token_ids):
-        next_ids, start = torch.tensor(window[1:]), 0
-        for logits, exact in zip(found.read(window[:-1]), reference.read(window[:-1]), strict=True):
-            divergence.add(logits.cpu(), exact.cpu(), next_ids[start : start + len(logits)])
-            start += len(logits)
+        _compare_window(found, reference, window, divergence)
     return divergence
+
+
+def compare_late(found: LogitReader, reference: LogitReader, token_ids: Sequence[int]) -> Divergence:
+    """Both models' foretelling of the second half of one text, in one context."""
+    divergence = Divergence()
+    _compare_window(found, reference, token_ids, divergence, first=len(token_ids) // 2)
+    return divergence
+
+
+def long_tokens(encode: Encode, num_tokens: int) -> list[int]:
+    """The first tokens of a text that is long enough."""
+    num_chars = 4 * num_tokens
+    while len(token_ids := encode(long_text(num_chars))) < num_tokens:
+        num_chars *= 2
+    return token_ids[:num_tokens]
+
+
+@torch.inference_mode()
+def _compare_window(
+    found: LogitReader,
+    reference: LogitReader,
+    window: Sequence[int],
+    divergence: Divergence,
+    first: int = 0,
+) -> None:
+    """Add what both say after each token from the `first` on."""
+    next_ids, start = torch.tensor(window[1:]), 0
+    for logits, exact in zip(found.read(window[:-1]), reference.read(window[:-1]), strict=True):
+        skipped = min(max(first - start, 0), len(logits))
+        divergence.add(
+            logits[skipped:].cpu(), exact[skipped:].cpu(), next_ids[start + skipped : start + len(logits)]
+        )
+        start += len(logits)
 
 
 def _windows(token_ids: Sequence[int]) -> Iterator[Sequence[int]]:

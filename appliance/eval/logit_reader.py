@@ -21,13 +21,13 @@ _ALL_LOGITS = SamplingParams(temperature=0.0, num_logprobs=0)
 class LogitReader:
     """Runs one sequence at a time, in pages that it gives the backend."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, max_tokens: int = WINDOW) -> None:
         self._backend = backend
         self._block_size = backend.kv_layout.block_size
-        backend.attach_kv(-(-WINDOW // self._block_size))
+        backend.attach_kv(-(-max(max_tokens, WINDOW) // self._block_size))
 
     def read(self, token_ids: Sequence[int]) -> Iterator[torch.Tensor]:
-        """Yield float32 (up to CHUNK, V) logits after each token of a text of at most WINDOW tokens."""
+        """Yield float32 (up to CHUNK, V) logits after each token of a text of at most `max_tokens`."""
         for start in range(0, len(token_ids), CHUNK):
             inputs = self._inputs(token_ids[start : start + CHUNK], start)
             yield self._logits(inputs)

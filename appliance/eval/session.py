@@ -8,10 +8,11 @@ import torch
 
 from appliance.catalog import ModelFile
 from appliance.config import Settings
-from appliance.errors import NotEnoughMemory
+from appliance.errors import BadSetting, NotEnoughMemory
 from appliance.eval.bias import compare
 from appliance.eval.calibration import Calibration, calibrate
 from appliance.eval.evaluation import Measured, Report, evaluate
+from appliance.eval.logit_reader import WINDOW
 from appliance.formats.model_file import open_model_file
 from appliance.loader import load_wishes, wanted_map
 from appliance.observe.resources import ProcessResources
@@ -27,12 +28,21 @@ from appliance.runtime.weights import WeightLoader
 from appliance.text.model_text import read_tokenizer
 
 
-def measure(settings: Settings, found: ModelFile, against: str, report: Report) -> Quality:
+def measure(
+    settings: Settings, found: ModelFile, against: str, report: Report, *, long_context: int | None = None
+) -> Quality:
     """Load the model twice, with the settings and as `against`, compare and keep the result.
 
-    Both are in memory at once. Raises what loading raises, and StorageNotWritable.
+    Both are in memory at once. Raises what loading raises, BadSetting and StorageNotWritable.
     """
     with open_model_file(found.path) as file:
+        _, config = read_config(file, settings.context)
+        if long_context is not None and not WINDOW <= long_context <= config.context_length:
+            raise BadSetting(
+                f"--long-context is {long_context}; take {WINDOW} tokens, which are measured anyway, up to "
+                f"{config.context_length}, which is the context (see --context)",
+                param="long_context",
+            )
         encode = partial(read_tokenizer(file).encode, parse_special=False)
         reference = load(file, replace(settings, precision=against, kv_dtype="auto"), report)
         loaded = load(file, settings, report, precision_map=wanted_map(settings, found))
@@ -43,6 +53,7 @@ def measure(settings: Settings, found: ModelFile, against: str, report: Report) 
         Measured(loaded=reference, variant=against),
         encode,
         report,
+        long_context=long_context,
     )
     save_quality(found.path, quality)
     return quality

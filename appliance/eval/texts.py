@@ -206,6 +206,18 @@ def arithmetic() -> str:
     return "\n".join(lines) + "\n"
 
 
+def long_text(num_chars: int) -> str:
+    """Return the domains' texts again and again, in changing order: much is to be found further up."""
+    draw = random.Random(21)  # noqa: S311  # a text, not a secret
+    parts, length = list[str](), 0
+    while length < num_chars:
+        texts = list(domains().values())
+        draw.shuffle(texts)
+        parts += texts
+        length += sum(map(len, texts))
+    return "\n".join(parts)
+
+
 def domains() -> dict[str, str]:
     """Return the text of each domain by its name."""
     return {"prose": PROSE, "code": CODE.lstrip(), "arithmetic": arithmetic()}

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from appliance.formats.ggml_types import GGMLType as GGMLType
 from appliance.formats.gguf_header import GGUFHeader, read_header
 from appliance.formats.gguf_header import MetaValue as MetaValue
 from appliance.formats.mapped_file import map_file
+from appliance.formats.number_array import Numbers
 from appliance.formats.read_ahead import ReadAhead
 from appliance.formats.tensor_file import StoredTensor
 
@@ -111,14 +112,14 @@ class GGUFFile:
             raise self._mistyped(key, value, "an array of texts")
         return value
 
-    def metadata_ints(self, key: str) -> NDArray[Any]:  # Any: of the file's own width
+    def metadata_ints(self, key: str) -> Numbers:
         """Return an array of integers. Raises BadModelFile like `metadata_int`."""
         value = self._present(key, None)
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
             raise self._mistyped(key, value, "an array of integers")
         return value
 
-    def metadata_floats(self, key: str) -> NDArray[Any]:  # Any: of the file's own width
+    def metadata_floats(self, key: str) -> Numbers:
         """Return an array of numbers. Raises BadModelFile like `metadata_int`."""
         value = self._present(key, None)
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":

@@ -1,9 +1,8 @@
 """Builds the tokenizer that a GGUF file describes. Knows the metadata keys; the algorithms are elsewhere."""
 
-import numpy as np
-
 from appliance.errors import UnsupportedModel
 from appliance.formats.gguf import GGUFFile
+from appliance.formats.number_array import has_nan
 from appliance.text.byte_level import byte_level_from_gguf
 from appliance.text.pre_tokenizers import pre_tokenizer_named
 from appliance.text.segmenters import Segmenter
@@ -66,6 +65,6 @@ def _segmenter(file: GGUFFile, vocabulary: Vocabulary, *, merges: bool) -> Segme
         raise file.bad(
             f"'{key}' has {len(scores)} entries and the vocabulary has {len(vocabulary.texts)} tokens"
         )
-    if np.isnan(scores).any():
+    if has_nan(scores):
         raise file.bad(f"'{key}' holds a value that is no number")
     return segmenter_of(vocabulary, scores, merges=merges)

@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-import numpy as np
-from numpy.typing import NDArray
-
+from appliance.formats.number_array import Numbers, falls
 from appliance.text.byte_level import lone_surrogate
 from appliance.text.literal_finder import LiteralFinder
 from appliance.text.segmenters import LikeliestSegmenter, MergingSegmenter, Segmenter
@@ -124,14 +122,11 @@ class SentencePieceEncoder:
         return [i for n, i in enumerate(ids) if i != unknown or not n or ids[n - 1] != unknown]
 
 
-def segmenter_of(
-    vocabulary: Vocabulary, scores: Sequence[float] | NDArray[np.floating], *, merges: bool
-) -> Segmenter:
+def segmenter_of(vocabulary: Vocabulary, scores: Sequence[float] | Numbers, *, merges: bool) -> Segmenter:
     """Return the segmenter of a vocabulary with a score per token: merging, or along the likeliest path."""
-    ordinary = vocabulary.ordinary_ids
-    is_normal = np.frombuffer(vocabulary.kinds, np.uint8) == TokenKind.NORMAL
-    ranked = np.asarray(scores, np.float64)[is_normal]
-    if merges and len(ranked) == len(ordinary) and (ranked[1:] < ranked[:-1]).all():
+    ordinary, is_normal = vocabulary.ordinary_ids, vocabulary.is_normal
+    # As many as there are normal tokens, so no two of them have one text.
+    if merges and len(ordinary) == is_normal.count(1) and falls(scores, is_normal):
         # The usual case: who has the lower id has the higher score, and a second large table is spared.
         return MergingSegmenter(ordinary, "")
     by_text = {text: float(scores[i]) for text, i in ordinary.items()}

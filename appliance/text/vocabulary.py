@@ -7,9 +7,8 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import compress
 
-import numpy as np
-
 from appliance.formats.gguf import GGUFFile
+from appliance.formats.number_array import as_bytes
 
 PREFIX = "tokenizer.ggml."
 # A token of kind BYTE names its byte.
@@ -95,19 +94,23 @@ class Vocabulary:
         added = ends.difference(_MARKUP).intersection(self.user_defined)
         return self.named_stop_ids | found | {self.user_defined[text] for text in added}
 
+    @property
+    def is_normal(self) -> bytes:
+        """A byte per token: 1 for pieces that text may become."""
+        return self.kinds.translate(_IS_NORMAL)
+
     def is_steering(self, token_id: int) -> bool:
         """Say whether a token steers the model and has no text of its own."""
         return self.kinds[token_id] in _STEERING
 
     def ids_of(self, *kinds: TokenKind) -> list[int]:
         """Return the tokens of these kinds, in order."""
-        is_asked = bytes(kind in kinds for kind in range(256))
-        return np.frombuffer(self.kinds.translate(is_asked), np.bool_).nonzero()[0].tolist()
+        return [found.start() for found in re.finditer(b"[" + re.escape(bytes(kinds)) + b"]", self.kinds)]
 
     @cached_property
     def ordinary_ids(self) -> Mapping[str, int]:
         """Ids of pieces that text may become; the first of equal texts counts."""
-        is_normal = self.kinds.translate(_IS_NORMAL)[::-1]
+        is_normal = self.is_normal[::-1]
         last_to_first = range(len(self.texts) - 1, -1, -1)
         pairs = zip(
             compress(reversed(self.texts), is_normal), compress(last_to_first, is_normal), strict=True
@@ -146,14 +149,19 @@ def _token_id(file: GGUFFile, name: str, num_tokens: int) -> int | None:
 def _read_kinds(file: GGUFFile, texts: tuple[str, ...], steering: Iterable[int | None]) -> bytes:
     """Return a kind per token. Without the key, only tokens that the file names as special are control."""
     key = f"{PREFIX}token_type"
-    is_told = key in file.metadata
-    numbers = file.metadata_ints(key) if is_told else np.full(len(texts), TokenKind.NORMAL.value)
+    if key not in file.metadata:
+        return _with_steering(bytes([TokenKind.NORMAL]) * len(texts), steering)
+    numbers = file.metadata_ints(key)
     if len(numbers) != len(texts):
         raise file.bad(f"'{key}' has {len(numbers)} entries and the vocabulary has {len(texts)} tokens")
     unknown = numbers[(numbers < min(TokenKind)) | (numbers > max(TokenKind))]
     if len(unknown):
         raise file.bad(f"'{key}' holds the kind {unknown.min()} and kinds are 1 to {len(TokenKind)}")
-    kinds = bytearray(numbers.astype(np.uint8).tobytes())
+    return _with_steering(as_bytes(numbers), steering)
+
+
+def _with_steering(given: bytes, steering: Iterable[int | None]) -> bytes:
+    kinds = bytearray(given)
     for token_id in steering:
         if token_id is not None:
             kinds[token_id] = TokenKind.CONTROL

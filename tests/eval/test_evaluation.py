@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from appliance.eval.divergence import Divergence, joined
-from appliance.eval.evaluation import compare
+from appliance.eval.evaluation import compare, compare_late, long_tokens
 from appliance.eval.logit_reader import CHUNK, WINDOW, LogitReader
 from appliance.eval.repetition import is_looping
 from appliance.eval.texts import domains
@@ -46,6 +46,23 @@ def test_text_past_a_window_is_measured_whole(tmp_path: Path) -> None:
     reader = LogitReader(load_eager(tiny_model().write(tmp_path / "tiny.gguf")))
     ids = np.random.default_rng(4).integers(0, 273, WINDOW + 100).tolist()
     assert compare(reader, reader, ids).summary().num_tokens == WINDOW + 99
+
+
+def test_the_second_half_of_a_long_text_is_measured_in_one_context(tmp_path: Path) -> None:
+    model = tiny_model()
+    backend = load_eager(model.write(tmp_path / "tiny.gguf"))
+    ids = np.random.default_rng(5).integers(0, 273, 3 * CHUNK + 1).tolist()
+    reader = LogitReader(backend, len(ids))
+    late = compare_late(reader, reader, ids)
+    first = len(ids) // 2
+    assert late.summary().num_tokens == len(ids) - 1 - first
+    logits = torch.tensor(llama_logits(model.tensors, model.shape, ids[:-1])[first:])
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[first + 1 :]))
+    assert late.summary().perplexity == pytest.approx(float(expected.exp()), rel=1e-2)
+
+
+def test_a_long_text_has_the_tokens_asked_for() -> None:
+    assert len(long_tokens(lambda text: list(text.encode()[::9]), 5000)) == 5000
 
 
 def test_figures_are_those_of_their_definitions() -> None:
