@@ -52,7 +52,7 @@ class DashboardApp(App[int]):
         Binding("ctrl+c,ctrl+q", "leave", "quit", show=False, priority=True),
         Binding("d", "toggle_theme", "dark/light"),
         Binding("p", "pause", "pause"),
-        Binding("question_mark", "help", "help"),
+        Binding("question_mark,f8", "help", "help"),
         Binding("t", "targets", "targets"),
         *(Binding(f"{one.key},f{one.key}", f"show_tab('{one.name}')", one.title, show=False) for one in TABS),
         Binding("right_square_bracket,ctrl+pagedown", "turn(1)", "next tab", show=False),

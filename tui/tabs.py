@@ -7,12 +7,13 @@ Keys = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tab:
-    """`name` is the id of its view; `keys` are those that only it has."""
+    """`name` is the id of its view; `keys` are those that only it has, or all of one in which one types."""
 
     key: str
     name: str
     title: str
     keys: Keys = ()
+    takes_text: bool = False
 
 
 TABS = (
@@ -27,7 +28,13 @@ TABS = (
     Tab(key="4", name="kv", title="KV", keys=(("p", "pause"),)),
     Tab(key="5", name="quality", title="Quality"),
     Tab(key="6", name="logs", title="Logs", keys=(("↑↓", "scroll"), ("End", "newest"), ("w", "warnings"))),
-    Tab(key="7", name="chat", title="Chat", keys=(("Enter", "send"), ("Esc", "stop/leave"), ("n", "new"))),
+    Tab(
+        key="7",
+        name="chat",
+        title="Chat",
+        keys=(("Enter", "send"), ("Esc", "stop/leave"), ("n", "new"), ("F1-F7", "tabs"), ("F8", "help")),
+        takes_text=True,
+    ),
 )
 HELP = Tab(key="?", name="help", title="Help")
 

@@ -15,7 +15,7 @@ _KEYS = (
     ("p", "pause the display, not the appliance"),
     ("d", "dark or light"),
     ("q, Ctrl-C", "quit; twice stops at once"),
-    ("Esc, ?", "close this help; in the chat, stop or leave"),
+    ("?, F8, Esc", "open this help, close it; in the chat Esc stops or leaves"),
 )
 _WORDS = (
     ("Time to first token", "request in to first token out, queue included"),
@@ -33,7 +33,9 @@ _LABEL_WIDTH = 24
 class HelpScreen(ModalScreen[None]):
     """Any of its keys closes it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter", "dismiss", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,question_mark,f8,q,enter", "dismiss", show=False)
+    ]
 
     def compose(self) -> ComposeResult:
         """Two short lists."""

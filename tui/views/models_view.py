@@ -66,6 +66,7 @@ class ModelsView(PolledView):
             title = Text(name, justify="right") if name in _FIGURES else Text(name)
             self._table.add_column(title, width=width)
         self._name_field.display = False
+        self._table.border_subtitle = "asking …"
         self.tell("")
 
     def on_show(self) -> None:

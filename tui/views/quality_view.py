@@ -75,14 +75,12 @@ def _not_measured(model: ModelSnapshot | None, width: int) -> list[Content]:
             "model, is measured once and then shown here:",
             width,
         ),
-        Content(""),
         Content.styled(f"  appliance eval {name}", "bold $p50"),
         Content(""),
-        *_wrapped(
-            "What decides it meanwhile: the precision of the weights and of the KV pool above. A higher "
-            "precision is chosen at the start, with --precision and --kv-dtype.",
-            width,
-        ),
+        *_wrapped("Which layers lose most, as INT8, is found with prompts like yours:", width),
+        Content.styled(f"  appliance calibrate --prompts FILE {name}", "bold $p50"),
+        Content(""),
+        *_wrapped("A higher precision is chosen at the start: --precision, --kv-dtype.", width),
     ]
 
 
@@ -106,4 +104,6 @@ def _facts(frame: Frame) -> list[Content]:
 
 
 def _wrapped(text: str, width: int, style: str = "$ink") -> list[Content]:
-    return [Content.styled(line, style) for line in textwrap.wrap(text, max(width, 20))]
+    return [
+        Content.styled(line, style) for line in textwrap.wrap(text, max(width, 20), break_on_hyphens=False)
+    ]

@@ -29,7 +29,8 @@ class KeyBar(Widget):
         """Those of the tab first; what does not fit is left out whole."""
         room = width - self._state().cell_length
         shown = Content("")
-        for key, what in (*tab(self.active).keys, *_EVERYWHERE):
+        here = tab(self.active)
+        for key, what in here.keys if here.takes_text else (*here.keys, *_EVERYWHERE):
             gap = "   " if shown.cell_length else ""
             longer = Content.assemble(shown, gap, (key, "bold $ink"), (f" {what}", "$dim"))
             if longer.cell_length + 1 > room:

@@ -39,10 +39,10 @@ class LatencyPanel(Panel):
     def watch_frame(self, frame: Frame) -> None:
         """The lower border says what the percentiles are taken over."""
         latency = self._latency(frame)
-        if latency is None or latency.count == 0:
-            self.border_subtitle = ""
-            return
         window = frame.snapshot.latency.window_s if frame.snapshot and frame.snapshot.latency else 0.0
+        if latency is None or latency.count == 0:
+            self.border_subtitle = f"no figures in {window:.0f} s" if latency else ""
+            return
         target_s = {"ttft": frame.targets.ttft_s, "tpot": frame.targets.tpot_s}.get(self.id or "")
         if target_s:
             span = f"{count(latency.count)} in {window:.0f} s"
