@@ -137,9 +137,13 @@ class ModelStore:
                 folder.rmdir()
 
     def remove(self, entry: ModelEntry) -> int:
-        """Delete the model with its record; what is outside the store stays. Returns the bytes freed."""
+        """Delete the model, its record and its recorded prompts; what is outside the store stays.
+
+        Returns the bytes freed. Raises StorageNotWritable.
+        """
         folder = self.folder(entry)
         with self.lock(entry):
+            paths.prompts_file(entry.model_id).unlink(missing_ok=True)
             if folder.is_symlink():
                 folder.unlink()
                 return 0

@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from appliance import paths
 from appliance.download.pull import pull
 from appliance.errors import BadModelFile
 
@@ -100,8 +101,12 @@ def test_removal_frees_the_folder_and_nothing_else(store, make_entry, content):
     pull(entry, store)
     neighbour = store.models_dir / "neighbour.gguf"
     neighbour.write_bytes(b"keep")
+    prompts = paths.prompts_file(entry.model_id)
+    prompts.parent.mkdir(parents=True, exist_ok=True)
+    prompts.write_text("{}")
     assert store.remove(entry) >= len(content)
     assert not store.folder(entry).exists()
+    assert not prompts.exists()
     assert neighbour.read_bytes() == b"keep"
     assert store.remove(entry) == 0
 
