@@ -59,7 +59,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--slowdown", type=float, default=0.1)
-    parser.add_argument("--turns", type=int, default=60, help="of each server, a request each")
+    parser.add_argument("--turns", type=int, default=40, help="of each server, a request each")
     args = parser.parse_args()
     plain = [sys.executable, "-m", "appliance"]
     slowed = [sys.executable, "-m", "benchmarks.sensitivity", _SLOWED, str(args.slowdown)]

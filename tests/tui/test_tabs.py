@@ -157,6 +157,11 @@ async def test_keys_and_clicks_choose_tabs(shows, snapshots, read_screen) -> Non
         assert pilot.app.screen.query_one("#question").value == "4"
         await pilot.press("f2")
         assert pilot.app.dashboard.active == "requests"
+        await pilot.press("7", "f8")
+        assert "Keys" in read_screen(pilot)
+        await pilot.press("f3")
+        assert pilot.app.dashboard.active == "models"
+        assert "Keys" not in read_screen(pilot)
 
 
 async def test_a_chat_streams_and_keeps_the_conversation(shows, snapshots, read_screen) -> None:

@@ -8,6 +8,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from tui.tabs import TABS
+
 _KEYS = (
     ("1 to 7, [ ], F1 to F7", "the tabs; a click as well; F keys while typing"),
     ("↑ ↓ PgUp PgDn Home End", "move through rows and lines"),
@@ -15,7 +17,7 @@ _KEYS = (
     ("p", "pause the display, not the appliance"),
     ("d", "dark or light"),
     ("q, Ctrl-C", "quit; twice stops at once"),
-    ("?, F8, Esc", "open this help, close it; in the chat Esc stops or leaves"),
+    ("?, F8, Esc", "this help; Esc in the chat stops or leaves"),
 )
 _WORDS = (
     ("Time to first token", "request in to first token out, queue included"),
@@ -34,7 +36,9 @@ class HelpScreen(ModalScreen[None]):
     """Any of its keys closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,f8,q,enter", "dismiss", show=False)
+        Binding("escape,question_mark,f8,q,enter", "dismiss", show=False),
+        # A screen that lies over others hides the application's keys.
+        *(Binding(f"{one.key},f{one.key}", f"app.show_tab('{one.name}')", show=False) for one in TABS),
     ]
 
     def compose(self) -> ComposeResult:
