@@ -34,11 +34,13 @@ class Drift:
     change: float
     p_value: float
     is_drift: bool
+    is_noisy: bool = False  # it went as far as a drift would, but so it does by chance
 
     @property
     def words(self) -> str:
         share = self.change / self.start if self.start else 0.0
-        return f"{self.name} {'drifts' if self.is_drift else 'holds'}: {share:+.1%} over the run"
+        verb = "drifts" if self.is_drift else "holds within its noise" if self.is_noisy else "holds"
+        return f"{self.name} {verb}: {share:+.1%} over the run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,15 @@ def find_drifts(windows: Sequence[Window]) -> tuple[Drift, ...]:
             continue
         change, p_value = trend(values)
         start = max(1e-12, median(values) - change / 2)
-        is_drift = p_value < _SIGNIFICANCE and change > max(least, share * start)
-        found.append(Drift(name=name, start=start, change=change, p_value=p_value, is_drift=is_drift))
+        is_far, is_sure = change > max(least, share * start), p_value < _SIGNIFICANCE
+        found.append(
+            Drift(
+                name=name,
+                start=start,
+                change=change,
+                p_value=p_value,
+                is_drift=is_far and is_sure,
+                is_noisy=is_far and not is_sure,
+            )
+        )
     return tuple(found)

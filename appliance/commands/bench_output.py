@@ -13,11 +13,14 @@ from appliance.bench.report import Report
 from appliance.bench.words import difference_rows, report_rows
 from appliance.errors import BadSetting
 
+_FILE_COLUMNS = 132
 _WIDE_COLUMNS = 190  # what a row with all its intervals takes
 
 
 def show(reports: list[Report], differences: tuple[Difference, ...]) -> None:
     console = Console()
+    if not console.is_terminal:
+        console.width = _FILE_COLUMNS
     for report in reports:
         rows = report_rows(report, has_intervals=console.width >= _WIDE_COLUMNS)
         _print_table(console, f"{report.model} at {report.url}, times in ms", rows)

@@ -1,5 +1,6 @@
 """What a run sends: mixes, arrivals, traces, the sweep."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -99,6 +100,10 @@ def test_a_steady_hour_holds_and_a_slowing_or_leaking_one_drifts() -> None:
     assert steady == {"TTFT": False, "TPOT": False, "memory": False}
     slowing = {drift.name: drift.is_drift for drift in find_drifts(windows(0.3, 0))}
     assert slowing == {"TTFT": True, "TPOT": False, "memory": False}
+    noisy = [
+        replace(w, ttft_s=0.1 * (1 + i * 7919 % 11) * (1 + i / 200)) for i, w in enumerate(windows(0, 0))
+    ]
+    assert find_drifts(noisy)[0].words.startswith("TTFT holds within its noise: +")
     leaking = {drift.name: drift.is_drift for drift in find_drifts(windows(0, 200 * MIB))}
     assert leaking == {"TTFT": False, "TPOT": False, "memory": True}
 
