@@ -115,7 +115,10 @@ class AdaptiveBudget:
     def _tokens_in(
         self, slowdown: float, streams: SequenceOf[Sequence], prompts: SequenceOf[Sequence]
     ) -> int:
-        """The tokens that are predicted to fit, to the nearest: beside a few streams few are already much."""
+        """The tokens that are predicted to fit.
+
+        Cut off, not rounded: beside a few streams one token is much, and the longest gap counts, not the mean.
+        """
         read_back = sum(s.num_computed_tokens for s in streams)
         prompt_context = prompts[0].num_computed_tokens if prompts else 0
         alone_s = self._model.predict_s(StepLoad(num_streams=len(streams), context_tokens=read_back))
@@ -124,7 +127,7 @@ class AdaptiveBudget:
         begun_s = self._model.predict_s(begun)
         token_s = (self._model.predict_s(more) - begun_s) / 64
         target_s = slowdown * alone_s * self._alone.value / self._beside.value
-        return round((target_s - begun_s) / token_s) if token_s > 0 else self._step_tokens
+        return int((target_s - begun_s) / token_s) if token_s > 0 else self._step_tokens
 
 
 class _Ratio:

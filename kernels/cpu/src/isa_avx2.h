@@ -12,19 +12,14 @@ typedef __m256 vf;
 typedef __m256i vi;
 
 constexpr int W = 8;
-// 4 rows by 2 vectors and the weights' two halves fill 16 registers. Sums of 4-bit products are chains of
-// short additions, so that 2 vectors are enough for 2 rows as well.
 #ifdef ACPU_VNNI
 constexpr int kGemmRows = 3;
+#else
+constexpr int kGemmRows = 4; // by 2 vectors, with the weights' two halves: 16 registers
+#endif
 constexpr int gemm_vectors(int rows) {
   return rows == 1 ? 8 : rows == 2 ? 4 : 2;
 }
-#else
-constexpr int kGemmRows = 4;
-constexpr int gemm_vectors(int rows) {
-  return rows == 1 ? 8 : 2;
-}
-#endif
 constexpr int kTileRows = 4; // 8 sums: as many as two multipliers of 4 cycles keep busy
 constexpr float kExpFloor = -88.03f; // rounds to 2^-127, whose bits are those of zero
 constexpr int kTileVectors = 2;

@@ -14,7 +14,8 @@ StepRun::StepRun(Model& model, const acpu_step& step)
       config_(model.config),
       scratch_(model.scratch),
       threads_(model.pool.num_threads()),
-      is_small_(step.num_tokens <= kFewRows),
+      is_small_(step.num_tokens <= std::max(kFewRows, kFewRowsOfAllThreads / threads_)),
+      merges_alone_(step.num_tokens <= kFewRows),
       memory_(model.scratch.step_arena),
       next_tile_(config_.num_layers),
       next_piece_(kGemmsPerLayer * config_.num_layers + step.num_logit_rows) {
@@ -64,10 +65,11 @@ void StepRun::prepare_memory() {
     const size_t row_size = static_cast<size_t>(std::max(config_.hidden_size, model_.query_width()));
     Worker w = {t, scratch_.hidden_act, scratch_.attended_act, scratch_.gated_act, memory_.array<float>(row_size), {}};
     if (is_small_) {
-      w.hidden_act = make_act(memory_, kFewRows, config_.hidden_size, w.hidden_act.forms);
-      w.attended_act = make_act(memory_, kFewRows, model_.query_width(), w.attended_act.forms);
-      w.gated_act = with_own_choice(memory_, w.gated_act, kFewRows);
+      w.hidden_act = make_act(memory_, step_.num_tokens, config_.hidden_size, w.hidden_act.forms);
+      w.gated_act = with_own_choice(memory_, w.gated_act, step_.num_tokens);
     }
+    if (merges_alone_)
+      w.attended_act = make_act(memory_, step_.num_tokens, model_.query_width(), w.attended_act.forms);
     workers_.push_back(w);
   }
 }
@@ -216,7 +218,7 @@ void StepRun::attention_block(Worker& w, int layer) {
   attend_tiles(layer, shape, plan);
   barrier();
   finish_attention(w, plan);
-  shared_barrier();
+  if (!merges_alone_) barrier();
   finish_phase(w, kPhaseAttention);
   add_branch(w, w.attended_act, weights.linears[ACPU_OUTPUT], weights.norms[ACPU_ATTENTION_POST_NORM],
              kGemmsPerLayer * layer + 1);

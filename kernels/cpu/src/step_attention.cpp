@@ -117,7 +117,7 @@ void StepRun::merge_row(const AttentionPlan& plan, size_t at, int row, float* ou
 }
 
 void StepRun::finish_attention(Worker& w, const AttentionPlan& plan) {
-  const Range rows = rows_to_prepare(w.thread);
+  const Range rows = rows_to_merge(w.thread);
   const int width = model_.query_width();
   for (int row = static_cast<int>(rows.begin); row < rows.end; ++row) {
     const float* from = scratch_.attended + static_cast<int64_t>(row) * width;

@@ -12,8 +12,10 @@
 
 namespace acpu {
 
-// Up to this many tokens every thread prepares all rows for itself: that costs less than a barrier.
+// Up to this many tokens every thread prepares all rows for itself: that costs less than a barrier. Few threads
+// repeat little of it, but for attention's, where a row's splits are put together.
 constexpr int kFewRows = 4;
+constexpr int kFewRowsOfAllThreads = 24;
 constexpr int kManyRows = 64; // from here on products are handed out piece by piece
 constexpr int kGemmsPerLayer = 4;
 // Activations of one block of rows, to stay in a core's cache while panels stream past.
@@ -73,6 +75,9 @@ class StepRun {
   }
   void finish_phase(Worker& w, Phase phase);
   Range own_rows(int thread) const { return share(step_.num_tokens, thread, threads_); }
+  Range rows_to_merge(int thread) const {
+    return merges_alone_ ? Range{0, step_.num_tokens} : own_rows(thread);
+  }
   Range rows_to_prepare(int thread) const {
     return is_small_ ? Range{0, step_.num_tokens} : own_rows(thread);
   }
@@ -112,7 +117,8 @@ class StepRun {
   const acpu_config& config_;
   Scratch& scratch_;
   const int threads_;
-  const bool is_small_;
+  const bool is_small_;      // every thread prepares all rows
+  const bool merges_alone_;  // and attention's
   bool writes_in_place_ = true; // every sequence brings one token: who attends to it also writes it
   Arena& memory_;
   std::vector<AttentionPlan> plans_;
