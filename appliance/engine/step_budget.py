@@ -117,7 +117,7 @@ class AdaptiveBudget:
     ) -> int:
         """The tokens that are predicted to fit.
 
-        Cut off, not rounded: beside a few streams one token is much, and the longest gap counts, not the mean.
+        Cut off, not rounded: beside few streams one token is much, and the longest gap counts, not the mean.
         """
         read_back = sum(s.num_computed_tokens for s in streams)
         prompt_context = prompts[0].num_computed_tokens if prompts else 0
