@@ -3,18 +3,20 @@
 A key is 256 random bits, so one round of SHA-256 is enough: there is nothing to guess.
 """
 
+import errno
 import hashlib
 import hmac
 import os
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from appliance.errors import ApplianceError, BadSetting, ErrorKind
+from appliance.errors import ApplianceError, BadSetting, ErrorKind, StorageNotWritable
 
 Scope = Literal["inference", "admin"]
 ClassName = Literal["gold", "silver", "bronze"]
@@ -77,7 +79,7 @@ class KeyFile:
             ) from error
 
     def create(self, *, name: str, scope: Scope, service_class: ClassName) -> NewKey:
-        """Store a new key. Raises BadSetting for a name that is taken, too long or unprintable."""
+        """Store a new key. Raises BadSetting for a bad or taken name, StorageNotWritable."""
         keys = self.read()
         _check_name(name, keys)
         secret = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
@@ -93,7 +95,10 @@ class KeyFile:
         return NewKey(secret=secret, key=key)
 
     def revoke(self, id_or_name: str) -> ApiKey:
-        """Take a key away; a running appliance refuses it within a second. Raises UnknownKey."""
+        """Take a key away; a running appliance refuses it within a second.
+
+        Raises UnknownKey, StorageNotWritable.
+        """
         keys = self.read()
         found = next((key for key in keys if id_or_name in (key.id, key.name)), None)
         if found is None:
@@ -121,9 +126,12 @@ class KeyFile:
                 file.write(data)
             beside.replace(self._path)
         except OSError as error:
-            raise BadSetting(
-                f"the key file {self._path} cannot be written: {error.strerror}; set XDG_CONFIG_HOME to a "
-                "folder that can"
+            with suppress(OSError):  # where it cannot be made it cannot be removed either
+                beside.unlink(missing_ok=True)
+            is_full = error.errno == errno.ENOSPC
+            remedy = "free some space on its disk" if is_full else "set XDG_CONFIG_HOME to a folder that can"
+            raise StorageNotWritable(
+                f"the key file {self._path} cannot be written: {error.strerror}; {remedy}"
             ) from error
 
 

@@ -1,5 +1,6 @@
 """API keys: shown once, kept as hashes that only the user can read, gone when revoked."""
 
+import signal
 import stat
 import sys
 from pathlib import Path
@@ -63,6 +64,31 @@ def test_a_damaged_file_is_named_and_never_overwritten(tmp_path: Path, content: 
     with pytest.raises(BadSetting, match=r"keys\.json"):
         make(KeyFile(path))
     assert path.read_bytes() == content
+
+
+def test_a_full_disk_is_told_as_such_and_keeps_the_keys_that_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A limit on the size of files stands in for the disk: the write of a longer file fails there."""
+    resource = pytest.importorskip("resource", reason="only POSIX limits the size of files")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert main(["key", "create", "--name", "first"]) == 0
+    capsys.readouterr()
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+    try:
+        assert main(["key", "create", "--name", "second"]) == 9
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "cannot be written" in capsys.readouterr().err
+    assert main(["key", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert "first" in listed
+    assert "second" not in listed
+    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())  # nothing half-written stays
+    assert kept.name == "keys.json"
 
 
 def test_the_command_line_offers_every_scope_and_class() -> None:

@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def create(args: argparse.Namespace) -> int:
-    """Raises BadSetting where the name or the key file is no good."""
+    """Raises BadSetting where the name or the key file is no good, StorageNotWritable."""
     file = _file()
     name = args.name if args.name is not None else f"key-{len(file.read()) + 1}-{int(time.time())}"
     made = file.create(name=name, scope=args.scope, service_class=args.service_class)
@@ -65,7 +65,7 @@ def list_keys(args: argparse.Namespace) -> int:
 
 
 def revoke(args: argparse.Namespace) -> int:
-    """Raises UnknownKey."""
+    """Raises UnknownKey, StorageNotWritable."""
     key = _file().revoke(args.key)
     print(f"The key '{key.name}' ({key.id}) is revoked.")
     return 0
