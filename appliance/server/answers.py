@@ -183,7 +183,8 @@ class Answer:
         """Write events until the group is done, an error ends it, or the client is gone."""
         while True:
             error = _bad_end(events)
-            await self._write([e for e in events if not _bad_end([e])], error, writer)
+            told = [e for e in events if not _bad_end([e])] if error else events
+            await self._write(told, error, writer)
             if error is not None or self._group.is_done:
                 return
             events = await self._group.read()
@@ -209,7 +210,10 @@ class Answer:
 
 
 def _bad_end(events: list[TextEvent]) -> ApplianceError | None:
-    return next((event.error for event in events if isinstance(event, TextEnd) and event.error), None)
+    for event in events:  # once a token: a generator would cost more than the loop
+        if isinstance(event, TextEnd) and event.error:
+            return event.error
+    return None
 
 
 def _raise_bad_end(events: list[TextEvent]) -> None:

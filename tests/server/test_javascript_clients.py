@@ -9,7 +9,7 @@ import pytest
 
 from server.rig import MODEL_ID, make_rig, serve
 
-PACKAGES = ("openai", "ai", "@ai-sdk/openai-compatible")
+PACKAGES = ("openai@6.49.0", "ai@6.0.326", "@ai-sdk/openai-compatible@2.0.92")
 SCRIPT = Path(__file__).with_name("clients.mjs")
 FOLDER = Path(__file__).parents[2] / "build" / "javascript-clients"
 
