@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from appliance.server.schemas import RequestStages
 from tui.request_watch import Stage, Status
 
-_STAGES = (
-    *("receive", "parse", "load", "template", "tokenize", "grammar"),
-    *("queue", "prefill", "decode", "detokenize", "send"),
+# Times of a record that are no stages; the others are, in their order.
+_NO_STAGES = frozenset({"ended_unix_s", "longest_gap_s", "ttft_s", "tpot_s", "total_s"})
+_STAGES = tuple(
+    name.removesuffix("_s")
+    for name in RequestStages.__struct_fields__
+    if name.endswith("_s") and name not in _NO_STAGES
 )
 # Hardly any request has these.
 _RARE = ("load", "grammar")

@@ -1,5 +1,7 @@
+import msgspec
 import pytest
 
+from appliance.observe.request_record import STAGES
 from appliance.server.schemas import RequestStages
 from tui.timed_request import TimedRequest
 
@@ -59,3 +61,9 @@ def test_stages_follow_one_another_and_those_not_reached_are_left_out() -> None:
         ("detokenize", 1.75, "0.00 ms"),
         ("send", 1.75, "125 ms"),
     ]
+
+
+def test_every_stage_that_the_appliance_times_is_shown_in_its_order() -> None:
+    fields = {f"{name}_s": 1.0 for name in STAGES}
+    record = msgspec.structs.replace(record_ended_by("stop"), **fields)
+    assert tuple(stage.name for stage in TimedRequest(record).stages) == STAGES
