@@ -129,9 +129,7 @@ def compare(url: str, seen: Seen) -> list[Row]:
     )
     in_window, expected = dashboard["latency"]["ttft"]["count"], len(seen.ttfts_s) + seen.num_probes
     if in_window < expected:
-        print(
-            f"only {in_window} of {expected} requests are in the dashboard's last minute; send fewer, shorter ones"
-        )
+        print(f"only {in_window} of {expected} requests are in the dashboard's last minute; send fewer")
     metrics = _metrics(url)
     rows = []
     for name, values, metric in (
