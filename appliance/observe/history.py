@@ -21,6 +21,10 @@ _NAMES = tuple(field.name for field in fields(RequestRecord))
 _CREATE = f"CREATE TABLE IF NOT EXISTS requests ({', '.join(_NAMES)})"
 _INDEX = "CREATE INDEX IF NOT EXISTS requests_ended ON requests (ended_unix_s)"
 _INSERT = f"INSERT INTO requests VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608 (no user's words)
+_SELECT = (
+    f"SELECT {', '.join(_NAMES)} FROM requests WHERE ended_unix_s >= ? "  # noqa: S608 (no user's words)
+    "ORDER BY ended_unix_s DESC LIMIT ?"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -47,12 +51,15 @@ class RequestHistory:
         self._worker.close()
 
     def since(self, unix_s: float, *, limit: int) -> list[RequestRecord]:
-        """Written requests that ended then or later, newest first."""
-        query = "SELECT * FROM requests WHERE ended_unix_s >= ? ORDER BY ended_unix_s DESC LIMIT ?"
+        """Written requests that ended then or later, newest first; none of a file that cannot be read."""
         if not self._path.exists():
             return []
-        with closing(sqlite3.connect(self._path, timeout=1.0)) as connection:
-            rows = connection.execute(query, (unix_s, limit)).fetchall()
+        try:
+            with closing(sqlite3.connect(self._path, timeout=1.0)) as connection:
+                rows = connection.execute(_SELECT, (unix_s, limit)).fetchall()
+        except sqlite3.Error as error:  # another version's columns too, until the first is written
+            _log.warning("the history of requests is not read: %s (%s)", error, self._path)
+            return []
         return [RequestRecord(**dict(zip(_NAMES, row, strict=True))) for row in rows]
 
     def _try_write(self, records: list[RequestRecord]) -> bool:

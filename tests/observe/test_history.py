@@ -45,8 +45,19 @@ def test_a_table_of_other_columns_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE requests (a, b)")
+        connection.execute("INSERT INTO requests VALUES (1, 2)")
         connection.commit()
+    assert written(path).since(0, limit=10) == []
     assert written(path, NOW).since(0, limit=10) == [NOW]
+
+
+def test_a_file_that_is_no_history_is_none_and_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "history.sqlite"
+    path.write_bytes(b"not a database" * 100)
+    assert written(path).since(0, limit=10) == []
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_a_place_that_cannot_be_written_is_one_warning(
