@@ -79,6 +79,7 @@ async def prepare_chat(model: ResidentModel, turn: ChatTurn) -> PreparedChat:
         calls=syntax,
         thoughts=thoughts,
         begins_in_thought=thoughts is not None and _ends_with(model, prompt, thoughts.open),
+        must_call=turn.tool_choice is ToolChoice.REQUIRED,
     )
     grammar = await _answer_grammar(model, turn, rules)
     return PreparedChat(prompt_token_ids=prompt, rules=rules, grammar=grammar)

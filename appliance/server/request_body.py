@@ -77,6 +77,9 @@ def _check_media_type(scope: HTTPScope) -> None:
     Ollama's documentation calls its routes with curl, which says that JSON is a form; browsers tell whose
     page sends one.
     """
+    encoding = (header(scope, b"content-encoding") or "identity").strip().lower()
+    if encoding != "identity":
+        raise UnsupportedMediaType(f"application/json in {encoding}")
     media_type = (header(scope, b"content-type") or "application/json").split(";")[0].strip().lower()
     is_curl = media_type == _CURLS_OWN and not any(header(scope, name) for name in _BROWSERS_TELL)
     if media_type != "application/json" and not (is_curl and scope["path"].startswith("/api/")):

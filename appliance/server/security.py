@@ -9,7 +9,7 @@ import ipaddress
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
-from appliance.errors import ApplianceError, BadSetting
+from appliance.errors import ApplianceError, BadSetting, InvalidRequest
 from appliance.server.access import ACCESS_KEY, AccessRules
 from appliance.server.cross_origin import OriginRules
 from appliance.server.error_responses import ForeignHost, error_headers, error_json, status_of
@@ -98,7 +98,10 @@ def allowed_names(text: str | None) -> frozenset[str]:
 
 def _check_host(scope: HTTPScope, hosts: frozenset[str]) -> None:
     """A web page whose name was rebound to this machine still sends its own name."""
-    for value in _values(scope, b"host"):
+    values = _values(scope, b"host")
+    if len(values) != 1 and scope["http_version"] == "1.1":
+        raise InvalidRequest(f"the request has {len(values)} Host headers; send one")
+    for value in values:
         name = host_name(value.decode("latin-1"))
         if not is_loopback(name) and name.lower() not in hosts:
             raise ForeignHost(

@@ -31,11 +31,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRules:
-    """What an answer may hold beside content. `begins_in_thought`: the prompt has opened one."""
+    """What an answer may hold beside content. `begins_in_thought`: the prompt has opened one.
+
+    `must_call`: what begins a call's marker is one, however early the answer is cut.
+    """
 
     calls: CallSyntax | None = None
     thoughts: ThoughtSyntax | None = None
     begins_in_thought: bool = False
+    must_call: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -59,6 +63,7 @@ class AnswerReader:
     def __init__(self, rules: AnswerRules) -> None:
         self._calls = rules.calls
         self._thoughts = rules.thoughts
+        self._must_call = rules.must_call
         self._held = ""
         self._has_called = False
         self._is_last = False
@@ -116,13 +121,20 @@ class AnswerReader:
             self._step = self._rest
         elif not self._calls.is_only_at_start or self._held.startswith(self._calls.marker):
             self._step = self._content
+        elif self._is_last and self._must_call and self._calls.marker.startswith(self._held):
+            yield from self._drop_begun(self._calls.marker)
         elif self._is_last or not self._calls.marker.startswith(self._held):
             self._step = self._rest
-        yield from ()
 
     def _content(self) -> Iterator[Segment]:
         assert self._calls is not None
         yield from self._until(self._calls.marker, Channel.CONTENT, self._open_group)
+
+    def _drop_begun(self, marker: str) -> Iterator[Segment]:
+        """Of an answer that was cut: what begins a marker."""
+        length = _num_pending(self._held, marker)
+        if length:
+            yield self._taken(Channel.SYNTAX, length)
 
     def _rest(self) -> Iterator[Segment]:
         if self._held:
@@ -180,11 +192,16 @@ class AnswerReader:
         """Give out what comes before the marker, without the blanks around it."""
         place = self._held.find(marker)
         end = place if place >= 0 else len(self._held) - _num_pending(self._held, marker)
-        length = len(self._held[:end].rstrip()) if not self._is_last or place >= 0 else len(self._held)
+        is_cut = self._is_last and self._must_call and channel is Channel.CONTENT
+        length = (
+            len(self._held) if self._is_last and place < 0 and not is_cut else len(self._held[:end].rstrip())
+        )
         if self._is_last and self._has_called and not self._held.strip():
             channel = Channel.SYNTAX
         if length:
             yield self._taken(channel, length)
+        if is_cut and place < 0 and self._held:
+            yield self._taken(Channel.SYNTAX, len(self._held))
         if place >= 0:
             yield self._taken(Channel.SYNTAX, place - length + len(marker))
             self._step = then

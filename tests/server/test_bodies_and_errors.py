@@ -1,5 +1,6 @@
 """Bodies that are not JSON, too deep, too large or of another type; paths and methods that are not there."""
 
+import gzip
 import json
 
 import pytest
@@ -56,6 +57,13 @@ def test_a_body_without_a_type_is_taken(client: TestClient) -> None:
     request = client.build_request("POST", CHAT, content=VALID)
     request.headers.pop("content-type", None)
     assert client.send(request).status_code == 200
+
+
+def test_a_compressed_body_is_told_as_such(client: TestClient) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    response = client.post(CHAT, content=gzip.compress(VALID), headers=headers)
+    assert response.status_code == 415
+    assert "gzip" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "text/json"])

@@ -1,5 +1,8 @@
 """Who may enter: loopback names without a key, holders of the key with one."""
 
+import socket
+from urllib.parse import urlsplit
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +10,7 @@ from litestar.testing import TestClient
 
 from appliance.errors import BadSetting
 from appliance.server.security import check_exposure, host_name, is_loopback
-from server.rig import Rig, chat
+from server.rig import Rig, chat, serve
 
 KEY = "k3y-with-ümlaut"
 
@@ -90,6 +93,16 @@ def test_the_key_opens_every_host_name(rig: Rig, headers: dict[str, str]) -> Non
     with rig.client(KEY) as client:
         encoded = {name: value.encode() for name, value in headers.items()} | {"host": b"appliance.example"}
         assert client.get("/v1/models", headers=encoded).status_code == 200
+
+
+@pytest.mark.parametrize("num_hosts", [0, 2])
+def test_a_request_of_http_1_1_has_one_host(rig: Rig, num_hosts: int) -> None:
+    with serve(rig) as server:
+        connection = socket.create_connection(("127.0.0.1", urlsplit(server.url).port or 0), timeout=30)
+        hosts = b"Host: 127.0.0.1\r\n" * num_hosts
+        with connection:
+            connection.sendall(b"GET /v1/models HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 400 ")
 
 
 def test_two_authorization_headers_are_refused(rig: Rig) -> None:

@@ -190,10 +190,11 @@ def test_arguments_keep_to_the_schema_whatever_the_model_wants(name: str) -> Non
 def test_an_answer_cut_within_a_call_says_length(name: str) -> None:
     with family(name) as (rig, client):
         rig.reply(WRITTEN[name] % ("weather", '{"city": "%s"}' % ("x" * 80)))
-        for most in range(8, 97, 11):
+        for most in (1, 2, 5, *range(8, 97, 11)):
             whole, streamed = ask(client, tool_choice="required", max_tokens=most)
             assert whole["finish_reason"] == "length"
             assert "tool_calls" not in whole["message"]
+            assert not whole["message"]["content"]  # nor what begins a call's marker
             assert streamed["finish_reason"] == "length"
 
 
