@@ -60,7 +60,7 @@ def _latency(name: str, seen: Percentiles) -> str:
         return f"{name}: {_NOT_YET}"
     figures = zip(("P50", "P95", "P99"), (seen.p50_s, seen.p95_s, seen.p99_s), strict=True)
     shown = ", ".join(f"{label} {seconds(value).strip()}" for label, value in figures)
-    return f"{name}: {shown}, over {seen.count} requests"
+    return f"{name}: {shown}, over {seen.count} request{'' if seen.count == 1 else 's'}"
 
 
 def _kv(snapshot: SystemSnapshot) -> list[str]:

@@ -48,7 +48,8 @@ class LatencyPanel(Panel):
             span = f"{count(latency.count)} in {window:.0f} s"
             self.border_subtitle = f"{span} · target {round_seconds(target_s)}"
         else:
-            self.border_subtitle = f"{count(latency.count)} requests in {window:.0f} s"
+            noun = "request" if latency.count == 1 else "requests"
+            self.border_subtitle = f"{count(latency.count)} {noun} in {window:.0f} s"
 
     def lines(self) -> list[Content]:
         """The figures, then the plot in what is left."""
