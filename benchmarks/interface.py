@@ -34,8 +34,8 @@ from appliance.text.grammar import json_grammar
 
 STREAMS, ROUNDS = 32, 5
 # The difference between answers of these lengths: what requests cost besides is in both.
-SHORT, LONG = 32, 288
-STEP_S = 0.01
+SHORT, LONG = 32, 160
+STEP_S = 0.005
 TOKEN_BAR_US, SCHEMA_BAR_MS, PORT_BAR_S = 60.0, 300.0, 2.0
 PROPERTIES = 200
 
