@@ -65,7 +65,7 @@ class AdaptiveBudget:
     """
 
     def __init__(
-        self, step_tokens: int, *, slowdown: float = 1.95, model: StepTimeModel | None = None
+        self, step_tokens: int, *, slowdown: float = 2.15, model: StepTimeModel | None = None
     ) -> None:
         self._step_tokens = step_tokens
         self._slowdown = slowdown

@@ -56,7 +56,8 @@ def test_streams_beside_a_long_prompt_are_held_at_the_target_that_the_budget_aim
     )
     settled = sorted(ratios[50:])
     target = Policies().stream_slowdown
-    assert settled[len(settled) // 2] == pytest.approx(target, rel=0.05)
+    # Pieces are whole tokens, cut off: below the target, by less than one more would take.
+    assert 0.9 * target < settled[len(settled) // 2] <= 1.02 * target
     assert settled[int(0.99 * len(settled))] < target + 0.2
 
 
