@@ -9,11 +9,12 @@ Only the scheduler's own time and the real engine's rows are of this machine's c
 
 import argparse
 import json
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
-from appliance.engine.assembly import Policies
-from appliance.runtime.threads import usable_threads
-from benchmarks.scheduling.interference import Interference, interference_bars, make_engine, measure
+from benchmarks.scheduling.interference import Interference, interference_bars
 from benchmarks.scheduling.own_time import own_time
 from benchmarks.scheduling.report import bar_table, write_report
 from benchmarks.scheduling.scenarios import (
@@ -60,9 +61,13 @@ def _real(args: argparse.Namespace) -> tuple[Bar, ...]:
         return interference_bars(Interference(**json.loads(args.interference.read_text("utf-8"))))
     if args.model is None:
         return ()
-    policies = Policies()
-    engine = make_engine(args.model, usable_threads(), args.kv_dtype, policies)
-    return interference_bars(measure(engine, 6400, slowdown=policies.stream_slowdown, kv_dtype=args.kv_dtype))
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "interference.json"
+        # In a process of its own: here the garbage collector goes over all that was simulated.
+        command = [sys.executable, "-m", "benchmarks.scheduling.interference", "--model", str(args.model)]
+        command += ["--kv-dtype", args.kv_dtype, "--results", str(results)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return interference_bars(Interference(**json.loads(results.read_text("utf-8"))))
 
 
 def _parser() -> argparse.ArgumentParser:

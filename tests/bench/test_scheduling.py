@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -33,7 +34,7 @@ COSTS = fitted_costs()
         (lanes_against_fifo, 250),
         (three_times_peak, 600),
         (concurrency_in_the_same_memory, 300),
-        (classes_at_overload, 300),
+        (partial(classes_at_overload, num_draws=1), 300),
     ],
 )
 def test_a_small_run_of_the_scenario_keeps_its_bars(scenario: Callable[..., Findings], count: int) -> None:
