@@ -1,6 +1,7 @@
 """What a person is told at the first start: where things are kept, and which models fit this machine."""
 
 import shlex
+from pathlib import Path
 
 from appliance import paths
 from appliance.catalog import Catalog, ModelEntry
@@ -13,8 +14,13 @@ _NEEDED_PER_FILE_BYTE = 1.3
 _NEEDED_BESIDES_BYTES = 1_000_000_000
 
 
-def welcome(settings: Settings, catalog: Catalog, available_bytes: int) -> list[str]:
-    """The lines to print; none after the first time. A disk that cannot be written is told each time."""
+def welcome(
+    settings: Settings, catalog: Catalog, available_bytes: int, *, log_file: Path | None = None
+) -> list[str]:
+    """The lines to print; none after the first time. A disk that cannot be written is told each time.
+
+    `log_file` is where the log goes, if it goes to a file.
+    """
     marker = paths.state_dir() / _MARKER
     if marker.exists():
         return []
@@ -25,7 +31,7 @@ def welcome(settings: Settings, catalog: Catalog, available_bytes: int) -> list[
         pass  # nothing depends on it
     return [
         f"Models are kept in {paths.models_dir(settings.models_dir)}",
-        f"Settings are read from {paths.settings_file()}; the log is {paths.log_dir() / 'appliance.log'}",
+        f"Settings are read from {paths.settings_file()}" + (f"; the log is {log_file}" if log_file else ""),
         *_offer(catalog, available_bytes),
     ]
 

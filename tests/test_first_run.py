@@ -24,6 +24,15 @@ def test_the_first_start_names_folders_and_models_that_fit(tmp_path: Path) -> No
     assert all(fits(Catalog.load().find(name), 8 * 10**9) for name in offered)
 
 
+def test_a_log_file_is_named_where_there_is_one(tmp_path: Path) -> None:
+    said = welcome(Settings(), Catalog.load(), 8 * 10**9, log_file=tmp_path / "own.log")
+    assert any(str(tmp_path / "own.log") in line for line in said)
+
+
+def test_without_a_log_file_none_is_named() -> None:
+    assert not any("log" in line for line in welcome(Settings(), Catalog.load(), 10**9)[1:])
+
+
 def test_later_starts_say_nothing() -> None:
     welcome(Settings(), Catalog.load(), 8 * 10**9)
     assert welcome(Settings(), Catalog.load(), 8 * 10**9) == []

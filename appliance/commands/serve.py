@@ -44,10 +44,10 @@ def serve(args: argparse.Namespace) -> int:
     return _serve_headless(appliance, settings, is_desktop=is_desktop)
 
 
-def _say_welcome(settings: Settings) -> None:
+def _say_welcome(settings: Settings, log_file: Path | None) -> None:
     import psutil
 
-    for line in welcome(settings, Catalog.load(), psutil.virtual_memory().available):
+    for line in welcome(settings, Catalog.load(), psutil.virtual_memory().available, log_file=log_file):
         _say(line)
 
 
@@ -62,8 +62,9 @@ def _say(text: str) -> None:
 def _serve_with_dashboard(appliance: Appliance, settings: Settings) -> int:
     from tui.run import run_dashboard
 
-    _say_welcome(settings)
-    configure_logs(as_json=settings.json_logs, file=desktop.log_file())
+    log_file = desktop.log_file()
+    _say_welcome(settings, log_file)
+    configure_logs(as_json=settings.json_logs, file=log_file)
     appliance.start()
     exit_code = run_dashboard(appliance.url, settings.api_key, quit_hook=appliance)
     if exit_code == EXIT_INTERRUPTED:
@@ -80,11 +81,12 @@ def _serve_with_dashboard(appliance: Appliance, settings: Settings) -> int:
 
 
 def _serve_headless(appliance: Appliance, settings: Settings, *, is_desktop: bool) -> int:
-    configure_logs(as_json=settings.json_logs, file=desktop.log_file() if is_desktop else None)
+    log_file = desktop.log_file() if is_desktop else None
+    configure_logs(as_json=settings.json_logs, file=log_file)
     _drain_on_signals(appliance)
     appliance.start()
     _say(f"Listening on {appliance.url}, loading {printable(settings.model)}")
-    _say_welcome(settings)
+    _say_welcome(settings, log_file)
     if is_desktop:
         _open_page(appliance.url)  # it shows how loading goes
     while not appliance.loaded.wait(_POLL_S):
