@@ -62,7 +62,7 @@ def test_what_a_full_disk_refuses_is_told_in_a_line(executable: Path, unpacked: 
     result = run(
         executable, "key", "create", "--name", "app", home=home, unpack_to=unpacked, inside=on_full_disk(home)
     )
-    assert result.returncode == 2, result.stderr
+    assert result.returncode == 9, result.stderr
     assert "Traceback" not in result.stderr
     assert str(home) in result.stderr
 
