@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -85,10 +86,10 @@ def _operation(operation: Operation, schemas: dict[Any, Json]) -> Json:
     if operation.needs_key:
         # The empty one: without a key set, loopback clients need none.
         described["security"] = [{"bearer": []}, {"header": []}, {}]
-    if "{" in operation.path:
-        name = operation.path[operation.path.index("{") + 1 : -1]
+    if names := re.findall(r"\{(\w+)\}", operation.path):
         described["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+            for name in names
         ]
     if operation.request is not None:
         described["requestBody"] = {

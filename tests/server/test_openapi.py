@@ -39,6 +39,13 @@ def test_every_reference_leads_somewhere(client: Client) -> None:
         assert name in document["components"]["schemas"]
 
 
+def test_every_name_in_a_path_is_described() -> None:
+    for path, methods in build_document()["paths"].items():
+        for operation in methods.values():
+            named = [p["name"] for p in operation.get("parameters", ()) if p["in"] == "path"]
+            assert named == re.findall(r"{([^}]+)}", path), path
+
+
 def test_answers_have_the_fields_that_the_document_requires(client: Client) -> None:
     document = client.get("/openapi.json").json()
     messages = [{"role": "user", "content": "hi"}]
