@@ -65,7 +65,7 @@ def load_model(
     device = select_device(settings.device)
     report(f"loading {found.path.name}", None)
     with open_model_file(found.path) as file:
-        tokenizer = read_tokenizer(file)
+        tokenizer = read_tokenizer(file, paths.cache_dir() / "tokenizers")
         template = _chat_template(read_template(file), tokenizer)
         purpose = read_purpose(file, found.model_id)
         num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())

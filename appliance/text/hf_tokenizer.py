@@ -7,10 +7,11 @@ from typing import Any
 
 from appliance.errors import BadModelFile
 from appliance.formats.hf_folder import HFFolder
-from appliance.formats.json_file import Json, parse_object, read_json
+from appliance.formats.json_file import Json, read_json
 from appliance.text.sentencepiece import SentencePieceEncoder, SpacePrefix, TextRules, segmenter_of
 from appliance.text.tokenizer import Tokenizer
-from appliance.text.tokenizer_json import MAX_TOKENIZER_BYTES, TokenizerJson
+from appliance.text.tokenizer_cache import read_tokenizer_json
+from appliance.text.tokenizer_json import MAX_TOKENIZER_BYTES
 from appliance.text.tokenizer_model import MAX_MODEL_BYTES, read_tokenizer_model
 from appliance.text.vocabulary import TokenKind, Vocabulary
 
@@ -18,14 +19,15 @@ _CONFIG_FILE = "tokenizer_config.json"
 _MAX_TEMPLATE_BYTES = 1 << 20
 
 
-def tokenizer_from_folder(folder: HFFolder) -> Tokenizer:
+def tokenizer_from_folder(folder: HFFolder, cache: Path | None = None) -> Tokenizer:
     """Build a folder's tokenizer from tokenizer.json, else from tokenizer.model.
 
+    With a `cache`, a folder, what is read of tokenizer.json is kept there for the next time.
     Raises BadModelFile where a file is missing or contradicts itself, UnsupportedModel for another kind.
     """
     config = _tokenizer_config(folder.path)
     if (folder.path / "tokenizer.json").is_file():
-        return _from_json(folder, config)
+        return _from_json(folder, config, cache)
     if (folder.path / "tokenizer.model").is_file():
         return _from_model(folder, config)
     raise BadModelFile(
@@ -54,20 +56,20 @@ def _named_default(value: Any) -> str:  # Any: JSON
     return value if isinstance(value, str) else ""
 
 
-def _from_json(folder: HFFolder, config: Json) -> Tokenizer:
+def _from_json(folder: HFFolder, config: Json, cache: Path | None) -> Tokenizer:
     data = _read_bounded(folder.path / "tokenizer.json", MAX_TOKENIZER_BYTES)
-    content = TokenizerJson(parse_object(data, what="'tokenizer.json'"))
-    texts, kinds = content.texts_and_kinds()
-    vocabulary = _vocabulary(folder, config, texts, bytearray(kinds), bos=content.first_token)
-    unknown = vocabulary.ids.get(content.unknown_token or "")
-    vocabulary = replace(vocabulary, unknown_token_id=unknown)
-    encoder = content.encoder(vocabulary, data.decode("utf-8-sig"))
+    content = read_tokenizer_json(data, cache)
+    texts, kinds = content.tables.texts, bytearray(content.tables.kinds)
+    vocabulary = _vocabulary(
+        folder, config, texts, kinds, bos=content.first_token, unknown_id=_id_of(texts, content.unknown_token)
+    )
+    encoder = content.encoder(vocabulary, data)
     controls = [token for token in content.added if token.is_special]
     return Tokenizer(
         vocabulary,
         encoder,
         adds_bos=_flag(config, "add_bos_token", content.first_token is not None),
-        last_token_id=vocabulary.ids.get(content.last_token or ""),
+        last_token_id=_id_of(texts, content.last_token),
         strips_left=frozenset(token.token_id for token in controls if token.strips_left),
         strips_right=frozenset(token.token_id for token in controls if token.strips_right),
     )
@@ -86,9 +88,15 @@ def _from_model(folder: HFFolder, config: Json) -> Tokenizer:
             kinds[token_id] = TokenKind.CONTROL if is_special else TokenKind.USER_DEFINED
     named = {"bos": model.bos_id, "eos": model.eos_id}
     ends = {key: texts[i] for key, i in named.items() if 0 <= i < len(texts)}
-    vocabulary = _vocabulary(folder, config, tuple(texts), kinds, bos=ends.get("bos"), eos=ends.get("eos"))
-    if 0 <= model.unknown_id < len(texts):
-        vocabulary = replace(vocabulary, unknown_token_id=model.unknown_id)
+    vocabulary = _vocabulary(
+        folder,
+        config,
+        tuple(texts),
+        kinds,
+        bos=ends.get("bos"),
+        eos=ends.get("eos"),
+        unknown_id=model.unknown_id if 0 <= model.unknown_id < len(texts) else None,
+    )
     rules = TextRules(
         prefix=SpacePrefix.SEGMENT if model.adds_prefix else SpacePrefix.NEVER,
         removes_extra_spaces=model.removes_extra_spaces,
@@ -130,14 +138,13 @@ def _vocabulary(
     *,
     bos: str | None,
     eos: str | None = None,
+    unknown_id: int | None = None,
 ) -> Vocabulary:
     """Name the tokens that begin and end: tokenizer_config.json says so by text, the other files by id."""
-    # From the last to the first: the first of equal texts counts.
-    ids = dict(zip(reversed(texts), range(len(texts) - 1, -1, -1), strict=True))
     sources = (folder.generation_config, folder.config)
-    bos_id = _first(ids.get(_text_of(config, "bos_token") or bos or ""), *_ids(sources, "bos_token_id"))
+    bos_id = _first(_id_of(texts, _text_of(config, "bos_token") or bos), *_ids(sources, "bos_token_id"))
     stops = _ids(sources, "eos_token_id")
-    eos_id = _first(ids.get(_text_of(config, "eos_token") or eos or ""), *stops)
+    eos_id = _first(_id_of(texts, _text_of(config, "eos_token") or eos), *stops)
     steering = {i for i in (bos_id, eos_id, *stops) if i is not None}
     for token_id in steering:
         if token_id >= len(texts):
@@ -148,8 +155,14 @@ def _vocabulary(
         kinds=bytes(kinds),
         bos_token_id=bos_id,
         eos_token_id=eos_id,
+        unknown_token_id=unknown_id,
         named_stop_ids=frozenset(i for i in (eos_id, *stops) if i is not None),
     )
+
+
+def _id_of(texts: tuple[str, ...], text: str | None) -> int | None:
+    """Return the first token of that text. Cheaper than a table of all texts for the few that are asked."""
+    return texts.index(text) if text and text in texts else None
 
 
 def _ids(sources: Iterable[Mapping[str, Any]], key: str) -> list[int]:

@@ -4,13 +4,17 @@ The algorithms are sentencepiece's: Sennrich et al. 2016 (BPE), Kudo 2018 (unigr
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Protocol
 
-_NEVER = float("inf")
+NEVER = float("inf")
 # Up to here scanning all pairs after each merge is quicker than keeping a heap.
 _SHORT_WORD = 48
+
+
+# (left, right) -> what is lowest is joined first; NEVER where the two are not joined
+Priority = Callable[[str, str], float]
 
 
 class Segmenter(Protocol):
@@ -20,30 +24,25 @@ class Segmenter(Protocol):
 
 
 class MergingSegmenter:
-    """Joins the two neighbours of the lowest priority first, the leftmost of equal ones.
+    """Joins the two neighbours of the lowest priority first, the leftmost of equal ones."""
 
-    `priorities` has the key left + `separator` + right: with a separator the pair decides, without one only
-    the piece that the two make.
-    """
-
-    def __init__(self, priorities: Mapping[str, float], separator: str) -> None:
-        self._priorities = priorities
-        self._separator = separator
+    def __init__(self, priority: Priority) -> None:
+        self._priority = priority
 
     def cut(self, word: str) -> list[str]:
         if len(word) > _SHORT_WORD:
             return self._cut_long(word)
-        pieces, separator, get = list(word), self._separator, self._priorities.get
-        waiting = [get(left + separator + right, _NEVER) for left, right in pairwise(pieces)]
-        while waiting and (best := min(waiting)) != _NEVER:
+        pieces, priority = list(word), self._priority
+        waiting = [priority(left, right) for left, right in pairwise(pieces)]
+        while waiting and (best := min(waiting)) != NEVER:
             at = waiting.index(best)
             joined = pieces[at] + pieces.pop(at + 1)
             pieces[at] = joined
             del waiting[at]
             if at:
-                waiting[at - 1] = get(pieces[at - 1] + separator + joined, _NEVER)
+                waiting[at - 1] = priority(pieces[at - 1], joined)
             if at < len(waiting):
-                waiting[at] = get(joined + separator + pieces[at + 1], _NEVER)
+                waiting[at] = priority(joined, pieces[at + 1])
         return pieces
 
     def _cut_long(self, word: str) -> list[str]:
@@ -55,9 +54,8 @@ class MergingSegmenter:
 
         def offer(left: int, right: int) -> None:
             if left >= 0 and right < len(pieces):
-                key = pieces[left] + self._separator + pieces[right]
-                priority = self._priorities.get(key)
-                if priority is not None:
+                priority = self._priority(pieces[left], pieces[right])
+                if priority != NEVER:
                     heapq.heappush(heap, (priority, left, len(pieces[left]) + len(pieces[right])))
 
         for left in range(len(word) - 1):
@@ -77,6 +75,12 @@ class MergingSegmenter:
         return [piece for piece in pieces if piece]
 
 
+def by_piece(priorities: Mapping[str, float]) -> Priority:
+    """Return priorities that only the piece decides which the two make."""
+    get = priorities.get
+    return lambda left, right: get(left + right, NEVER)
+
+
 class LikeliestSegmenter:
     """Takes the path of the highest sum of scores; an unknown character costs more than any piece."""
 
@@ -89,7 +93,7 @@ class LikeliestSegmenter:
 
     def cut(self, word: str) -> list[str]:
         get, longest = self._scores.get, self._longest
-        best = [0.0] + [-_NEVER] * len(word)  # the best sum up to each position
+        best = [0.0] + [-NEVER] * len(word)  # the best sum up to each position
         starts = [0] * (len(word) + 1)  # where the last piece of that sum begins
         for begin in range(len(word)):
             sum_here = best[begin]

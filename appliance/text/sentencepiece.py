@@ -14,7 +14,7 @@ from enum import Enum
 from appliance.formats.number_array import Numbers, falls
 from appliance.text.byte_level import lone_surrogate
 from appliance.text.literal_finder import LiteralFinder
-from appliance.text.segmenters import LikeliestSegmenter, MergingSegmenter, Segmenter
+from appliance.text.segmenters import LikeliestSegmenter, MergingSegmenter, Segmenter, by_piece
 from appliance.text.vocabulary import TokenKind, Vocabulary
 
 SPACE = "\u2581"  # stands for a space in every piece
@@ -128,10 +128,10 @@ def segmenter_of(vocabulary: Vocabulary, scores: Sequence[float] | Numbers, *, m
     # As many as there are normal tokens, so no two of them have one text.
     if merges and len(ordinary) == is_normal.count(1) and falls(scores, is_normal):
         # The usual case: who has the lower id has the higher score, and a second large table is spared.
-        return MergingSegmenter(ordinary, "")
+        return MergingSegmenter(by_piece(ordinary))
     by_text = {text: float(scores[i]) for text, i in ordinary.items()}
-    if merges:
-        return MergingSegmenter({text: -score for text, score in by_text.items()}, "")  # the lowest first
+    if merges:  # the lowest first
+        return MergingSegmenter(by_piece({text: -score for text, score in by_text.items()}))
     best = max(0.0, *by_text.values())
     # As the library has it, lengths in bytes; scores are logarithms, so this is -0.1 in honest models.
     added = {spaced(text): len(spaced(text).encode()) * best - 0.1 for text in vocabulary.user_defined}

@@ -108,6 +108,12 @@ class Vocabulary:
         return [found.start() for found in re.finditer(b"[" + re.escape(bytes(kinds)) + b"]", self.kinds)]
 
     @cached_property
+    def other_ids(self) -> Mapping[str, int]:
+        """Ids of the texts that are not in `ordinary_ids`, unused ones left out."""
+        kinds = (TokenKind.UNKNOWN, TokenKind.CONTROL, TokenKind.USER_DEFINED, TokenKind.BYTE)
+        return {self.texts[i]: i for i in reversed(self.ids_of(*kinds)) if self.texts[i]}
+
+    @cached_property
     def ordinary_ids(self) -> Mapping[str, int]:
         """Ids of pieces that text may become; the first of equal texts counts."""
         is_normal = self.is_normal[::-1]
