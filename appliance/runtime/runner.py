@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -23,7 +22,7 @@ from appliance.runtime.backend import Backend
 from appliance.runtime.batch_sampler import NOT_FINITE_ID, choose_rows
 from appliance.runtime.host_pages import SwappingBackend
 from appliance.runtime.inputs import build_inputs
-from appliance.runtime.masks import MaskFiller, Masks
+from appliance.runtime.masks import MaskFiller, Masks, PendingMasks
 from appliance.runtime.native_sampler import ChoosingBackend, sample_natively
 from appliance.runtime.prompt_rows import merged, read_rows, split
 from appliance.runtime.row_rules import RowRules
@@ -42,7 +41,7 @@ class PendingStep:
     sampled: tuple[ScheduledSequence, ...]
     outputs: ForwardOutputs
     read: ForwardOutputs  # rows inside prompts
-    masks: "Future[Masks] | None"
+    masks: PendingMasks | None
     chosen: torch.Tensor | None
 
 

@@ -2,8 +2,9 @@
 
 import ctypes
 import math
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -120,3 +121,39 @@ def test_logprobs_are_those_before_the_mask() -> None:
     assert output.logprobs is not None
     assert output.logprobs[0].top[0][0] == 0
     assert math.isfinite(output.logprobs[0].logprob)
+
+
+@dataclass
+class Recorded(AllowOnly):
+    """Notes which thread fills it, and how long that takes by a clock of its own."""
+
+    token_ids: Sequence[int] = (2,)
+    seconds: float = 0.0
+    clock: list[float] = field(default_factory=lambda: [0.0])
+    threads: list[str] = field(default_factory=list)
+
+    def fill_mask(self, address: int) -> None:
+        self.threads.append("masks" if threading.current_thread().name.startswith("masks") else "own")
+        self.clock[0] += self.seconds
+        super().fill_mask(address)
+
+
+def test_a_mask_is_filled_beside_the_step_unless_the_last_one_was_quick() -> None:
+    clock = [0.0]
+    steady, hard = Recorded(clock=clock, seconds=20e-6), Recorded(clock=clock, seconds=20e-6)
+    greedy = SamplingParams(temperature=0.0)
+    sequences = [scheduled(steady, greedy, 1), scheduled(hard, greedy, 2), scheduled(None, greedy, 3)]
+    filler = MaskFiller(clock=lambda: clock[0])
+    for hard_s in (20e-6, 20e-6, 2e-3, 2e-3, 20e-6, 20e-6):
+        hard.seconds = hard_s
+        pending = filler.start(sequences)
+        assert pending is not None
+        masks = pending.result()
+        assert sorted(masks) == [1, 2]
+        assert [masks[SequenceId(number)].words.tolist() for number in (1, 2)] == [[4], [4]]
+    assert steady.threads == ["masks", "own", "own", "own", "own", "own"]
+    assert hard.threads == ["masks", "own", "own", "masks", "masks", "own"]
+
+
+def test_nobody_waits_for_a_mask_where_there_is_no_constraint() -> None:
+    assert MaskFiller().start([scheduled(None, SamplingParams())]) is None
