@@ -74,7 +74,7 @@ class Settings:
     precision: str = setting("auto", "precision of the weights", choices=PRECISIONS)
     activations: str = setting(
         "auto",
-        "CPU engine's activations: int16 (auto) is exact, int8 fastest, mixed between",
+        "activations on a CPU: int16 (auto) is exact, int8 fastest, mixed between",
         choices=ACTIVATIONS,
     )
     kv_dtype: str = setting("auto", "precision of the KV cache", choices=KV_DTYPES)

@@ -49,7 +49,8 @@ def _record_rows(ops: Ops) -> None:
         ops.gated_silu(_meta(64, 28672, dtype=dtype))
         ops.gated_gelu(_meta(64, 28672, dtype=dtype))
         ops.select_rows(_meta(64, 4096, dtype=dtype), _meta(8, dtype=torch.int64))
-        ops.quantize_tokens(_meta(512, 4096, dtype=dtype))
+        for scale in (None, 0.1):
+            ops.quantize_tokens(_meta(512, 4096, dtype=dtype), scale)
     ops.rms_norm(_meta(64, 4096, dtype=torch.float32), _meta(4096, dtype=torch.float32), 1e-5)
 
 

@@ -9,7 +9,8 @@ import torch
 class Int8Weight:
     """`weight` int8 (O, I) in [-127, 127], `scales` float32 (O), optional `bias` (O).
 
-    Products take x in `activation_dtype`; `takes_int8_tokens` lets one of many tokens quantize them too.
+    Products take x in `activation_dtype`; `takes_int8_tokens` lets one of many tokens quantize them too: by
+    `input_scale` where that is set, else each token by a scale of its own.
     """
 
     weight: torch.Tensor
@@ -17,6 +18,7 @@ class Int8Weight:
     bias: torch.Tensor | None = None
     activation_dtype: torch.dtype = torch.bfloat16
     takes_int8_tokens: bool = False
+    input_scale: float | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -45,6 +47,11 @@ def pack_int8(
 def unpack_int8(weight: Int8Weight) -> torch.Tensor:
     """Return the float32 (O, I) matrix that the weight stands for."""
     return weight.weight.float() * weight.scales[:, None]
+
+
+def quantize_at(rows: torch.Tensor, scale: float) -> torch.Tensor:
+    """Symmetric INT8 like rows by one scale for all; what it does not span becomes the largest step."""
+    return (rows.float() / scale).round().clamp(-127, 127).to(torch.int8)
 
 
 def quantize_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -35,6 +35,7 @@ LAUNCH_TABLE: LaunchTable = {
     "linear_int8_kernel/32": ((80, Launch(num_warps=4, num_stages=4, block_m=32, block_n=32, block_k=128)),),
     "linear_int8_kernel/many": ((80, Launch(num_warps=8, num_stages=3, block_m=128, block_n=128, block_k=64)),),
     "linear_int8_tokens_kernel/any": ((80, Launch(num_warps=8, num_stages=3, block_m=128, block_n=128, block_k=128)),),
+    "quantize_at_once_kernel/any": ((80, Launch(num_warps=4, block_n=2048)),),
     "quantize_tokens_kernel/any": ((80, Launch(num_warps=4, block_n=2048)),),
     "rms_norm_kernel/512": ((80, Launch(num_warps=1)),),
     "rms_norm_kernel/2048": ((80, Launch(num_warps=4)),),

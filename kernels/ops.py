@@ -7,6 +7,7 @@ T >= 1 everywhere, and accumulates in float32 or wider. Slots below 0 belong to 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
@@ -80,11 +81,16 @@ class AttentionParams:
     softcap: float | None = None
 
 
+class QuantizeTokens(Protocol):
+    def __call__(
+        self, x_TI: torch.Tensor, scale: float | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
 Embed = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Linear = Callable[[torch.Tensor, AnyWeight], torch.Tensor]
 LinearInt8 = Callable[[torch.Tensor, Int8Weight], torch.Tensor]
 LinearInt4 = Callable[[torch.Tensor, Int4Weight], torch.Tensor]
-QuantizeTokens = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 LinearInt8Tokens = Callable[[torch.Tensor, torch.Tensor, Int8Weight], torch.Tensor]
 SelectRows = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 RmsNorm = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
@@ -110,7 +116,7 @@ class Ops:
     linear: Linear
     """linear(x_TI, w) -> (T, O): x @ weight.T + bias, x taken and the product given in the weight's type.
     A quantized weight gives what linear_int8 or linear_int4 does; but where w.takes_int8_tokens and T is
-    above MOST_SKINNY_TOKENS, what linear_int8_tokens does of quantize_tokens(x)."""
+    above MOST_SKINNY_TOKENS, what linear_int8_tokens does of quantize_tokens(x, w.input_scale)."""
 
     linear_int8: LinearInt8
     """linear_int8(x_TI, w) -> (T, O): (x @ weight.T) * scales + bias, x taken and the product given in
@@ -121,8 +127,8 @@ class Ops:
     group's scale, plus the group's minimum; 16-bit kernels may round the element to the activation type."""
 
     quantize_tokens: QuantizeTokens
-    """quantize_tokens(x_TI) -> (int8 (T, I), float32 (T)): round(x / scale) with scale = max|x| / 127 per
-    token, 0 where all are 0."""
+    """quantize_tokens(x_TI, scale) -> (int8 (T, I), float32 (T)): round(x / scale), at most 127 either way.
+    The scale is the one given or, with None, max|x| / 127 per token, 0 where all are 0."""
 
     linear_int8_tokens: LinearInt8Tokens
     """linear_int8_tokens(x_int8_TI, scales_T, w) -> (T, O): (x @ weight.T summed as integers) * scales_T *

@@ -97,7 +97,7 @@ def told(result: "Calibration", *, num_rows: int | None) -> list[str]:
     lines = [
         f"{len(worst)} matrices over {result.num_tokens} tokens",
         "effect: nats per token that answers move when it alone is INT8",
-        "static: what one scale for all inputs gains over one per token",
+        "static: with inputs in INT8 too, the error by a scale per token over that by one for all",
         _HEADINGS,
     ]
     lines += [_row(m, is_kept=m.name in result.kept, largest=largest) for m in worst[:num_rows]]
@@ -112,16 +112,29 @@ def told(result: "Calibration", *, num_rows: int | None) -> list[str]:
         f"{num_scaled} with scaled inputs; without scales the others' effects would be "
         f"{result.unscaled_effect:.5f}"
     )
-    return lines
+    return [*lines, _static_told(result)]
+
+
+def _static_told(result: "Calibration") -> str:
+    num_wins = len(result.static_wins)
+    if not num_wins:
+        name, gain = result.best_static
+        best = f": at best {name} with {gain:.2f}x" if name else ""
+        return f"no inputs lose less by one scale than by one per token{best}; none is written"
+    return (
+        f"inputs of {num_wins} by one scale; where inputs are INT8 as well their effects are "
+        f"{result.static_effect:.5f}, with a scale per token {result.input_effect:.5f}"
+    )
 
 
 def _row(matrix: "MatrixReport", *, is_kept: bool, largest: float) -> str:
     error, scaled = matrix.error, matrix.scaled
     best = scaled or error
+    static = f"{matrix.static.gain:.2f}x" if matrix.static else "-"
     bar = "#" * round(_BAR_CHARS * max(matrix.effect, 0.0) / largest)
     return (
         f"{matrix.name:12}{matrix.num_bytes / 1e6:>7.2f}{matrix.reach:>8.0f}{error.relative:>9.4f}"
-        f"{f'{scaled.relative:.4f}' if scaled else '-':>9}{best.cosine:>10.6f}{matrix.static_gain:>7.2f}x"
+        f"{f'{scaled.relative:.4f}' if scaled else '-':>9}{best.cosine:>10.6f}{static:>8}"
         f"{matrix.effect:>11.7f}  {'16-bit' if is_kept else 'int8':7}{bar}"
     ).rstrip()
 

@@ -4,16 +4,18 @@ Reads text with the model in float32, a window at a time, forwards and back: tha
 and how much its products matter. Everything else is decided matrix by matrix from those records.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import torch
 
 from appliance.errors import BadSetting
-from appliance.eval.linear_errors import LinearError, static_gain, weight_error
+from appliance.eval.linear_errors import LinearError, joined, rounded, weight_error
 from appliance.eval.logit_reader import step_inputs
 from appliance.eval.recorded_inputs import MAX_ROWS, RecordedInputs, RecordingLinear
 from appliance.eval.scale_search import find_scales
+from appliance.eval.static_inputs import SeenInputs, StaticInputs, find_static
 from appliance.matrix_losses import MatrixLoss
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import Decoder, DecoderWeights, LayerWeights
@@ -34,7 +36,10 @@ Recorded = dict[str, list[tuple[LinearWeight, RecordedInputs]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixReport:
-    """One name of a precision map. `scaled` is its error with `scales`, where some lose less."""
+    """One name of a precision map. `scaled` is its error with `scales`, where some lose less.
+
+    `static` is what one scale for its inputs does, None where too few tokens came by.
+    """
 
     name: str
     num_bytes: int  # in 16 bits
@@ -43,7 +48,7 @@ class MatrixReport:
     error: LinearError
     scaled: LinearError | None = None
     scales: torch.Tensor | None = None
-    static_gain: float = 1.0
+    static: StaticInputs | None = None
 
     @property
     def saved_bytes(self) -> int:
@@ -80,6 +85,34 @@ class Calibration:
         return sum(m.error.effect for m in self.matrices if m.name not in self.kept)
 
     @property
+    def static_wins(self) -> Mapping[str, StaticInputs]:
+        """Of what becomes INT8, the matrices whose inputs lose no more by one scale."""
+        return {name: static for name, static in self._inputs.items() if static.wins}
+
+    @property
+    def best_static(self) -> tuple[str, float]:
+        """The name, of what becomes INT8, that one scale does most for, and its gain; ("", 1) without any."""
+        return max(
+            ((name, static.gain) for name, static in self._inputs.items()),
+            default=("", 1.0),
+            key=itemgetter(1),
+        )
+
+    @property
+    def input_effect(self) -> float:
+        """The sum of effects of inputs in INT8 besides, each token by a scale of its own."""
+        return sum(static.by_token.effect for static in self._inputs.values())
+
+    @property
+    def static_effect(self) -> float:
+        """The same sum with one scale for all tokens where that wins."""
+        return sum((s.at_once if s.wins else s.by_token).effect for s in self._inputs.values())
+
+    @property
+    def _inputs(self) -> Mapping[str, StaticInputs]:
+        return {m.name: m.static for m in self.matrices if m.static is not None and m.name not in self.kept}
+
+    @property
     def losses(self) -> tuple[MatrixLoss, ...]:
         """What is worth keeping of the matrices."""
         return tuple(
@@ -99,7 +132,8 @@ class Calibration:
             for m in self.matrices
             if m.scales is not None and m.name not in self.kept
         }
-        return PrecisionMap(kept=frozenset(self.kept), scales=scales)
+        inputs = {name: static.scale for name, static in self.static_wins.items()}
+        return PrecisionMap(kept=frozenset(self.kept), scales=scales, input_scales=inputs)
 
 
 def calibrate(
@@ -244,20 +278,26 @@ def _examined(
         num_bytes=2 * num_elements,
         int8_bytes=num_elements + 4 * sum(len(m.weight) for m, _ in parts),
         reach=max((r.reach for _, r in seen), default=0.0),
-        error=_joined(plain, shares),
+        error=joined(plain, shares),
         scaled=scaled,
         scales=scales,
-        static_gain=max((static_gain(r.x, r.largest) for _, r in seen), default=1.0),
+        static=find_static(
+            [_as_held(m, r, scales, share) for (m, r), share in zip(seen, shares, strict=True)]
+        ),
     )
 
 
-def _joined(errors: Sequence[LinearError], shares: Sequence[float]) -> LinearError:
-    """Of several experts, each of which sees a share of the tokens."""
-    total = sum(shares) or 1.0
-    return LinearError(
-        relative=sum(e.relative * s for e, s in zip(errors, shares, strict=True)) / total,
-        cosine=sum(e.cosine * s for e, s in zip(errors, shares, strict=True)) / total if errors else 1.0,
-        effect=sum(e.effect * s for e, s in zip(errors, shares, strict=True)),
+def _as_held(
+    matrix: LinearWeight, recorded: RecordedInputs, scales: torch.Tensor | None, share: float
+) -> SeenInputs:
+    """A matrix in INT8 and what it is given then, its inputs divided by their scales."""
+    rows = rounded(matrix.weight.float(), scales)
+    return SeenInputs(
+        x=recorded.x if scales is None else recorded.x / scales,
+        rows=rows if scales is None else rows * scales,
+        gradient=recorded.gradient,
+        largest=recorded.span(scales),
+        share=share,
     )
 
 

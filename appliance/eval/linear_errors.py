@@ -1,11 +1,12 @@
 """What INT8 does to one matrix's product on recorded inputs: error, cosine, and what it does to answers."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from kernels.int8_weight import pack_int8, quantize_rows, unpack_int8
+from kernels.int8_weight import pack_int8, unpack_int8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +47,11 @@ def weight_error(
     return LinearError.of(x @ rows.T, x @ (rounded(rows, scales) - rows).T, gradient)
 
 
-def static_gain(x: torch.Tensor, largest: float) -> float:
-    """The error of inputs in INT8 with a scale per token, over that with one scale for all.
-
-    Above 1 the one scale wins: it needs no pass over a token's inputs, and loses less.
-    """
-    values, scales = quantize_rows(x)
-    by_token = (values.float() * scales[:, None] - x).square().sum()
-    step = largest / 127
-    at_once = ((x / step).round().clamp(-127, 127) * step - x).square().sum() if step else by_token
-    return math.sqrt(float(by_token) / float(at_once)) if at_once > 0 else 1.0
+def joined(errors: Sequence[LinearError], shares: Sequence[float]) -> LinearError:
+    """Of several experts, each of which sees a share of the tokens."""
+    total = sum(shares) or 1.0
+    return LinearError(
+        relative=sum(e.relative * s for e, s in zip(errors, shares, strict=True)) / total,
+        cosine=sum(e.cosine * s for e, s in zip(errors, shares, strict=True)) / total if errors else 1.0,
+        effect=sum(e.effect * s for e, s in zip(errors, shares, strict=True)),
+    )

@@ -23,7 +23,7 @@ class RecordedInputs:
 
     inputs: list[torch.Tensor] = field(default_factory=list)  # bfloat16 (some, I)
     gradients: list[torch.Tensor] = field(default_factory=list)  # float32 (some, O), of log probabilities
-    largest: float = 0.0
+    largest: torch.Tensor | None = None  # float32 (I): the largest of each channel
     sum_of_squares: float = 0.0
     num_inputs: int = 0
 
@@ -31,7 +31,13 @@ class RecordedInputs:
     def reach(self) -> float:
         """The largest input over their root mean square: what one scale for all of them must span."""
         mean_square = self.sum_of_squares / self.num_inputs if self.num_inputs else 0.0
-        return self.largest / mean_square**0.5 if mean_square else 0.0
+        return self.span() / mean_square**0.5 if mean_square else 0.0
+
+    def span(self, scales: torch.Tensor | None = None) -> float:
+        """The largest input, channels divided by their scales where they have some."""
+        if self.largest is None:
+            return 0.0
+        return float((self.largest if scales is None else self.largest / scales).max())
 
     @property
     def x(self) -> torch.Tensor:
@@ -63,7 +69,8 @@ class RecordingLinear:
         return product
 
     def _record(self, recorded: RecordedInputs, x: torch.Tensor, product: torch.Tensor) -> None:
-        recorded.largest = max(recorded.largest, float(x.abs().max()))
+        largest = x.abs().amax(0)
+        recorded.largest = largest if recorded.largest is None else recorded.largest.maximum(largest)
         recorded.sum_of_squares += float(x.square().sum())
         recorded.num_inputs += x.numel()
         if sum(map(len, recorded.inputs)) >= MAX_ROWS:

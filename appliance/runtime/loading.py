@@ -165,7 +165,7 @@ def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBa
     architecture, config = read_config(file, wishes.served_context, wishes.rope)
     check_names(wishes.precision_map, config.num_layers)
     precision, dtype = weight_dtype(wishes.precision, wishes.device)
-    packing = _eager_packing(precision, wishes.device, dtype)
+    packing = _eager_packing(precision, wishes, dtype)
     kv_name, kv_type = kv_dtype(wishes.kv_dtype, precision if packing is None else "bf16")
     needed_bytes = dtype.itemsize * _num_parameters(file)
     _require_room(file, precision, needed_bytes, wishes.free_bytes)
@@ -192,14 +192,14 @@ def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBa
     )
 
 
-def _eager_packing(precision: str, device: torch.device, dtype: torch.dtype) -> Packing | None:
+def _eager_packing(precision: str, wishes: LoadWishes, dtype: torch.dtype) -> Packing | None:
     """What makes matrices of this precision; None for a plain type."""
     # A CPU multiplies float32 as fast as 16 bits, and rounds nothing on the way.
-    activation_dtype = torch.float32 if device.type == "cpu" else dtype
+    activation_dtype = torch.float32 if wishes.device.type == "cpu" else dtype
     if precision in BITSANDBYTES:
         return bitsandbytes_packing(precision, activation_dtype)
     if precision in INT8:
-        return int8_packing(activation_dtype, takes_int8_tokens=False)
+        return int8_packing(activation_dtype, takes_int8_tokens=wishes.activations == "int8")
     return None
 
 

@@ -1,6 +1,7 @@
 """Named tensors from a model file to a device, one at a time. Knows no file's names for them."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 
@@ -12,6 +13,7 @@ from appliance.model.tensor_names import Slot
 from appliance.precision_map import EMPTY_MAP, PrecisionMap
 from appliance.runtime.checkpoint import Checkpoint, ModelFile, Rows
 from appliance.runtime.weight_packing import Packing
+from kernels.int8_weight import Int8Weight
 from kernels.ops import AnyWeight, LinearWeight
 
 Progress = Callable[[float], None]
@@ -106,7 +108,10 @@ class WeightLoader:
     def _matrix(self, parts: list[Rows], name: str, bias: torch.Tensor | None) -> AnyWeight:
         if self._packing is None or name in self._map.kept:
             return LinearWeight(weight=self._stack(parts), bias=bias)
-        return self._packing((chunk.to(self._device) for chunk in _chunks(parts)), bias)
+        packed = self._packing((chunk.to(self._device) for chunk in _chunks(parts)), bias)
+        if isinstance(packed, Int8Weight):
+            return replace(packed, input_scale=self._map.input_scales.get(name))
+        return packed
 
     def _stack(self, parts: list[Rows]) -> torch.Tensor:
         """Stack the parts' rows into one (rows, columns) tensor, filled chunk by chunk."""

@@ -75,6 +75,8 @@ class KernelChecks:
                 yield f"linear_int4 {size}", ops.linear_int4(x, four), x.double() @ wide.T + bias.double()
                 steps, scales = ops.quantize_tokens(x)
                 yield f"quantize_tokens {size}", steps.float() * scales[:, None], x.double()
+                at_once, same = ops.quantize_tokens(x, float(scales.max()))
+                yield f"quantize_tokens {size} at once", at_once.float() * same[:, None], x.double()
                 exact = (steps.double() @ eight.weight.double().T) * scales[:, None] * eight.scales
                 found = ops.linear_int8_tokens(steps, scales, eight)
                 yield f"linear_int8_tokens {size}", found, exact + bias.double()

@@ -17,6 +17,7 @@ def linear(x_TI: torch.Tensor, weight: AnyWeight) -> torch.Tensor:
         return linear_int4(x_TI, weight)
     if isinstance(weight, Int8Weight):
         if weight.takes_int8_tokens and len(x_TI) > MOST_SKINNY_TOKENS:
-            return linear_int8_tokens(*quantize_tokens(x_TI.to(weight.activation_dtype)), weight)
+            tokens = quantize_tokens(x_TI.to(weight.activation_dtype), weight.input_scale)
+            return linear_int8_tokens(*tokens, weight)
         return linear_int8(x_TI, weight)
     return reference.linear(x_TI, weight)

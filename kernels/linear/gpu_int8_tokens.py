@@ -33,6 +33,20 @@ def quantize_tokens_kernel(x_ptr, steps_ptr, scales_ptr, size, stride_row, BLOCK
 
 
 @triton.jit
+def quantize_at_once_kernel(x_ptr, steps_ptr, scales_ptr, size, stride_row, BLOCK_N: tl.constexpr):
+    """One program: one token, read once, since its scale is there already."""
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK_N)
+    scale = tl.load(scales_ptr + token)
+    for first in range(0, size, BLOCK_N):
+        inside = first + column < size
+        x = tl.load(x_ptr + token * stride_row + first + column, mask=inside, other=0.0).to(tl.float32)
+        most = 127.0 * scale
+        x = tl.minimum(tl.maximum(x, -most), most)
+        tl.store(steps_ptr + token * size + first + column, quantization_steps(x, scale), mask=inside)
+
+
+@triton.jit
 def linear_int8_tokens_kernel(
     x_ptr,
     token_scales_ptr,
@@ -74,13 +88,15 @@ def linear_int8_tokens_kernel(
     store_tile(acc, out_ptr, bias_ptr, token, channel, num_tokens, num_outputs, HAS_BIAS)
 
 
-def quantize_tokens(x_TI: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_tokens(x_TI: torch.Tensor, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     assert x_TI.stride(1) == 1
     num_tokens, size = x_TI.shape
     steps_TI = torch.empty(num_tokens, size, dtype=torch.int8, device=x_TI.device)
     scales_T = torch.empty(num_tokens, dtype=torch.float32, device=x_TI.device)
+    if scale is not None:
+        scales_T.fill_(scale)
     call = KernelCall(
-        kernel=quantize_tokens_kernel,
+        kernel=quantize_tokens_kernel if scale is None else quantize_at_once_kernel,
         variant="any",
         grid=lambda _: (num_tokens,),
         arguments={

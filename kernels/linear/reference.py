@@ -4,7 +4,7 @@ import torch
 from torch.nn import functional
 
 from kernels.int4_weight import Int4Weight, unpack_int4
-from kernels.int8_weight import Int8Weight, quantize_rows, unpack_int8
+from kernels.int8_weight import Int8Weight, quantize_at, quantize_rows, unpack_int8
 from kernels.ops import MOST_SKINNY_TOKENS, AnyWeight, ForeignWeight
 
 
@@ -13,7 +13,8 @@ def linear(x_TI: torch.Tensor, weight: AnyWeight) -> torch.Tensor:
         return linear_int4(x_TI, weight)
     if isinstance(weight, Int8Weight):
         if weight.takes_int8_tokens and len(x_TI) > MOST_SKINNY_TOKENS:
-            return linear_int8_tokens(*quantize_tokens(x_TI.to(weight.activation_dtype)), weight)
+            tokens = quantize_tokens(x_TI.to(weight.activation_dtype), weight.input_scale)
+            return linear_int8_tokens(*tokens, weight)
         return linear_int8(x_TI, weight)
     if isinstance(weight, ForeignWeight):
         return weight.multiply(x_TI)
@@ -28,8 +29,10 @@ def linear_int4(x_TI: torch.Tensor, weight: Int4Weight) -> torch.Tensor:
     return _product(x_TI, unpack_int4(weight), weight)
 
 
-def quantize_tokens(x_TI: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return quantize_rows(x_TI)
+def quantize_tokens(x_TI: torch.Tensor, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    if scale is None:
+        return quantize_rows(x_TI)
+    return quantize_at(x_TI, scale), torch.full((len(x_TI),), scale, device=x_TI.device)
 
 
 def linear_int8_tokens(x_TI: torch.Tensor, scales_T: torch.Tensor, weight: Int8Weight) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """Products with INT8 and 4-bit matrices, and the matrices themselves, against formulas in float64."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -131,6 +133,19 @@ def test_tokens_are_quantized_each_by_its_largest_value(ops: Ops, rng, dtype: to
 
 
 @by_dtype
+def test_tokens_are_quantized_by_one_scale_where_one_is_given(ops: Ops, rng, dtype: torch.dtype) -> None:
+    x = random(rng, 7, 63, dtype=dtype)
+    x[3, 5] = 90
+    scale = 1 / 64
+    steps, scales = ops.quantize_tokens(x, scale)
+    assert steps.dtype == torch.int8
+    assert torch.equal(scales, torch.full((7,), scale))
+    expected = np.clip(np.round(wide(x) / scale), -127, 127)
+    assert np.array_equal(wide(steps), expected)
+    assert int(steps[3, 5]) == 127
+
+
+@by_dtype
 def test_integer_products_are_summed_exactly(ops: Ops, rng, dtype: torch.dtype) -> None:
     weight = pack_int8(random(rng, 7, 300), bias=random(rng, 7), activation_dtype=dtype)
     steps = torch.from_numpy(rng.integers(-127, 128, (5, 300))).to(torch.int8)
@@ -151,3 +166,6 @@ def test_many_tokens_are_quantized_where_the_weight_takes_that(ops: Ops, rng) ->
     assert torch.equal(ops.linear(x, fast), ops.linear_int8_tokens(*ops.quantize_tokens(x), fast))
     assert torch.equal(ops.linear(x[:-1], fast), ops.linear_int8(x[:-1], fast))
     assert isinstance(fast, Int8Weight)
+    at_once = replace(fast, input_scale=0.02)
+    assert torch.equal(ops.linear(x, at_once), ops.linear_int8_tokens(*ops.quantize_tokens(x, 0.02), at_once))
+    assert not torch.equal(ops.linear(x, at_once), ops.linear(x, fast))

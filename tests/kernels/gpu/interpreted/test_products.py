@@ -89,6 +89,23 @@ def test_tokens_are_quantized_as_by_the_reference(ops: Ops, rng, size: int, dtyp
 
 
 @by_dtype
+@pytest.mark.parametrize("size", [1, 63, 2050])
+def test_tokens_are_quantized_by_one_scale_as_by_the_reference(
+    ops: Ops, rng, size: int, dtype: torch.dtype
+) -> None:
+    fences = Fences()
+    x = random(rng, 5, size, dtype=dtype)
+    x[1], x[2] = 0, 1000
+    x = fences.around(x)
+    steps, scales = ops.quantize_tokens(x, 0.013)
+    expected_steps, expected_scales = REFERENCE.quantize_tokens(x, 0.013)
+    assert torch.equal(scales, expected_scales)
+    assert torch.equal(steps, expected_steps)
+    assert int(steps.abs().max()) == 127
+    fences.check()
+
+
+@by_dtype
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(("num_tokens", "num_out", "num_in"), SIZES)
 def test_integer_products_equal_the_reference(
@@ -116,5 +133,7 @@ def test_linear_chooses_by_the_weight_and_the_number_of_tokens(ops: Ops, rng) ->
     fast = pack_int8(rows, activation_dtype=torch.float16, takes_int8_tokens=True)
     assert torch.equal(ops.linear(x, fast), ops.linear_int8_tokens(*ops.quantize_tokens(x), fast))
     assert torch.equal(ops.linear(x[:32], fast), ops.linear_int8(x[:32], fast))
+    at_once = replace(fast, input_scale=0.02)
+    assert torch.equal(ops.linear(x, at_once), ops.linear_int8_tokens(*ops.quantize_tokens(x, 0.02), at_once))
     dense = LinearWeight(weight=rows.half())
     assert torch.equal(ops.linear(x, dense), REFERENCE.linear(x, dense))
