@@ -1,9 +1,9 @@
 """What a grammar costs: tokens per second of a batch with it and without, in short turns on one engine.
 
 python -m benchmarks.constrained MODEL [--batch 8] [--rounds 12] [--threads N] [--sampling NAME ...]; with 4
-rounds about a minute a sampling. The regex allows nearly everything but the end, so that it forces no token and
-each step pays for a mask; the schema is an ordinary one, whose forced tokens count too. Each row draws numbers
-of its own. CPU seconds are those of the whole process, which neighbours disturb less.
+rounds about a minute a sampling. The regex allows nearly everything but the end, so that it forces no token
+and each step pays for a mask; the schema is an ordinary one, whose forced tokens count too. Each row draws
+numbers of its own. CPU seconds are those of the whole process, which neighbours disturb less.
 """
 
 import argparse
