@@ -120,7 +120,11 @@ def _static_told(result: "Calibration") -> str:
     if not num_wins:
         name, gain = result.best_static
         best = f": at best {name} with {gain:.2f}x" if name else ""
-        return f"no inputs lose less by one scale than by one per token{best}; none is written"
+        return (
+            f"no inputs lose less by one scale than by one per token{best}; none is written; where inputs "
+            f"are INT8 as well their effects are {result.input_effect:.5f}, by one scale each "
+            f"{result.all_static_effect:.5f}"
+        )
     return (
         f"inputs of {num_wins} by one scale; where inputs are INT8 as well their effects are "
         f"{result.static_effect:.5f}, with a scale per token {result.input_effect:.5f}"

@@ -109,6 +109,11 @@ class Calibration:
         return sum((s.at_once if s.wins else s.by_token).effect for s in self._inputs.values())
 
     @property
+    def all_static_effect(self) -> float:
+        """The same sum with one scale for all tokens everywhere, whatever it loses."""
+        return sum(static.at_once.effect for static in self._inputs.values())
+
+    @property
     def _inputs(self) -> Mapping[str, StaticInputs]:
         return {m.name: m.static for m in self.matrices if m.static is not None and m.name not in self.kept}
 

@@ -134,11 +134,11 @@ def test_calibration_writes_the_scales_that_win_and_no_others(tmp_path: Path) ->
 def test_calibration_says_so_where_none_wins(tmp_path: Path) -> None:
     result = calibrated(tiny_model(), tmp_path)
     lost = [
-        replace(m, static=replace(m.static, at_once=replace(m.static.at_once, relative=9.0)))
+        replace(m, static=replace(m.static, at_once=replace(m.static.at_once, relative=9.0, effect=9.0)))
         for m in result.matrices
         if m.static is not None
     ]
     none_wins = replace(result, matrices=tuple(lost))
     assert none_wins.precision_map.input_scales == {}
-    assert none_wins.static_effect == none_wins.input_effect
+    assert none_wins.static_effect == none_wins.input_effect < none_wins.all_static_effect
     assert "none is written" in told(none_wins, num_rows=None)[-1]
