@@ -5,6 +5,7 @@ The library is named here alone and imported once it is asked for: that takes se
 """
 
 import importlib
+import logging
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -44,6 +45,10 @@ def bitsandbytes_packing(
 
 
 def _library(name: str, precision: str) -> ModuleType:
+    logger = logging.getLogger(name)
+    level = logger.level
+    # It looks for a package of other kernels by the name of ours, and advises to install that over it.
+    logger.setLevel(logging.ERROR)
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -52,6 +57,8 @@ def _library(name: str, precision: str) -> ModuleType:
             "install it with 'pip install bitsandbytes', or choose --precision int8 or int4",
             param="precision",
         ) from error
+    finally:
+        logger.setLevel(level)
 
 
 def _nf4(

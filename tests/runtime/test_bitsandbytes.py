@@ -1,5 +1,6 @@
 """Matrices through bitsandbytes: what they hold, what they multiply to, what is said without the library."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -90,3 +91,16 @@ def test_a_model_runs_and_says_what_it_costs(
 def test_without_the_library_the_remedy_is_named() -> None:
     with pytest.raises(BadSetting, match=r"needs the bitsandbytes library.*pip install bitsandbytes.*int8"):
         bitsandbytes_packing("nf4", torch.float32, library_name="a_library_that_is_not_there")
+
+
+def test_the_librarys_advice_to_install_other_kernels_is_not_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "advising").mkdir()
+    warns = "import logging\nlogging.getLogger('advising.cpu').warning('pip install kernels')\n"
+    (tmp_path / "advising" / "__init__.py").write_text(warns)
+    monkeypatch.syspath_prepend(tmp_path)
+    bitsandbytes_packing("nf4", torch.float32, library_name="advising")
+    assert caplog.records == []
+    logging.getLogger("advising.cpu").warning("passed on")
+    assert [record.message for record in caplog.records] == ["passed on"]
