@@ -119,7 +119,7 @@ class TokenStream:
         loop = asyncio.get_running_loop()
         while True:
             arrival: asyncio.Future[None] = loop.create_future()
-            event = self._take(partial(_wake_on_loop, loop, arrival))
+            event = self.take(partial(call_on_loop, loop, partial(_resolve, arrival)))
             if event is not None:
                 return event
             await arrival
@@ -132,14 +132,17 @@ class TokenStream:
             raise StopIteration
         while True:
             arrival = threading.Event()
-            event = self._take(arrival.set)
+            event = self.take(arrival.set)
             if event is not None:
                 return event
             while not arrival.wait(_INTERRUPTIBLE_S):
                 pass
 
-    def _take(self, wake: Callable[[], None]) -> TokenEvent | FinishEvent | None:
-        """Return what has gathered, else have `wake` called at the next push."""
+    def take(self, wake: Callable[[], None]) -> TokenEvent | FinishEvent | None:
+        """Return what has gathered, else None, and have `wake` called once, by the thread that pushes next.
+
+        For a consumer that does not wait here; after the finish event nothing is left to take.
+        """
         with self._lock:
             if self._tokens:
                 tokens, self._tokens, self._num_unread = self._tokens, [], 0
@@ -163,13 +166,13 @@ def _merged(events: list[TokenEvent]) -> TokenEvent:
     )
 
 
-def _wake_on_loop(loop: asyncio.AbstractEventLoop, arrival: "asyncio.Future[None]") -> None:
+def call_on_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Have the loop make a call, from any thread. A closed loop has no consumer left to wake."""
     try:
-        loop.call_soon_threadsafe(_resolve, arrival)
+        loop.call_soon_threadsafe(call)
     except RuntimeError:
         if not loop.is_closed():
             raise
-        # A closed loop has no consumer left to wake.
 
 
 def _resolve(arrival: "asyncio.Future[None]") -> None:

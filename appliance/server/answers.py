@@ -6,6 +6,8 @@ something to say, so an error that comes before the first token still is a prope
 
 import asyncio
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from litestar.enums import ScopeType
@@ -16,7 +18,7 @@ from appliance.observe.request_context import RequestContext, Stage, current_req
 from appliance.observe.request_log import log_finished
 from appliance.observe.request_record import RequestRecord
 from appliance.server.appliance_state import ApplianceState
-from appliance.server.generation import GenerationGroup, TokenUsage
+from appliance.server.generation_group import GenerationGroup, TokenUsage
 from appliance.server.request_body import RECEIVE_KEY
 from appliance.server.stream_writer import (
     EVENT_STREAM,
@@ -187,9 +189,22 @@ class Answer:
             await self._write(told, error, writer)
             if error is not None or self._group.is_done:
                 return
-            events = await self._group.read()
+            events = await self._group.read(partial(self._write_at_once, writer))
             if self._is_client_gone:
                 return
+
+    def _write_at_once(self, writer: StreamWriter, events: Sequence[TextEvent]) -> bool:
+        """Write what needs neither waiting nor thought; False where it was not done."""
+        if self._is_client_gone or not writer.is_free:
+            return False
+        for event in events:
+            if isinstance(event, TextEnd):
+                return False
+        data = b"".join([self._format.encode(event) for event in events])
+        if data:
+            writer.write_now(data)
+        self._group.sent(events)
+        return True
 
     async def _write(
         self, events: list[TextEvent], error: ApplianceError | None, writer: StreamWriter

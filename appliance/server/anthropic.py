@@ -21,7 +21,8 @@ from appliance.server.appliance_state import ApplianceState
 from appliance.server.cache_salt import tenant_salt
 from appliance.server.chat_turn import PreparedChat, prepare_chat, rendered_chat
 from appliance.server.error_responses import json_response
-from appliance.server.generation import GenerationRequest, start_generations
+from appliance.server.generation import GenerationRequest
+from appliance.server.generation_group import start_generations
 from appliance.server.off_loop import run_text_work
 from appliance.server.ollama_options import checked_options, sampling_params
 from appliance.server.request_body import BodyDecoder, read_body

@@ -29,7 +29,7 @@ from appliance.server.anthropic_schemas import (
     ToolUseBlock,
 )
 from appliance.server.error_responses import error_json
-from appliance.server.generation import TokenUsage
+from appliance.server.generation_group import TokenUsage
 from appliance.server.stream_writer import StreamKind
 from appliance.server.text_events import (
     CallDelta,

@@ -22,7 +22,7 @@ from appliance.server.appliance_state import ApplianceState
 from appliance.server.certificate import Certificate
 from appliance.server.error_responses import encode_error
 from appliance.server.listener import SERVER_NAME, url_of
-from appliance.server.stream_writer import ABORT_KEY
+from appliance.server.stream_writer import ABORT_KEY, WRITER_KEY
 
 _HEADER_TIMEOUT_S = 20.0
 _KEEP_ALIVE_S = 75
@@ -83,6 +83,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._headers_came()
         super().on_headers_complete()
+        self.scope["state"][WRITER_KEY] = _BodyWriter(self.cycle)
         if self.scope["http_version"] == "1.0":
             self.cycle.send = _until_close(self.cycle)  # type: ignore[assignment, method-assign]
 
@@ -118,6 +119,25 @@ class Connection(HttpToolsProtocol):
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+
+class _BodyWriter:
+    """Writes more of a body that has begun, at once."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def is_free(self) -> bool:
+        """False where the client's buffers are full, it is gone, or the body comes in no chunks."""
+        cycle = self._cycle
+        return bool(cycle.chunked_encoding) and not (
+            cycle.flow.write_paused or cycle.disconnected or cycle.response_complete
+        )
+
+    def write(self, data: bytes) -> None:
+        assert data, "an empty chunk would be the last"
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 def _until_close(cycle: RequestResponseCycle) -> ASGISendCallable:

@@ -15,7 +15,7 @@ SERVER_NAME = "inference-appliance"  # our Server header
 _Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 _BACKLOG = 512
 _FIRST_PASSED_FILE = 3  # systemd's convention
-_PROBE_TIMEOUT_S = 1.0
+_PROBE_TIMEOUT_S = 0.6
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -18,7 +18,8 @@ from appliance.server.answers import Answer
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.cache_salt import tenant_salt
 from appliance.server.chat_turn import PreparedChat, prepare_chat
-from appliance.server.generation import GenerationGroup, GenerationRequest, start_generations
+from appliance.server.generation import GenerationRequest
+from appliance.server.generation_group import GenerationGroup, start_generations
 from appliance.server.ollama_formats import (
     ContextOf,
     OllamaChatFormat,

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from appliance.errors import ApplianceError
 from appliance.server.error_responses import error_json
-from appliance.server.generation import TokenUsage
+from appliance.server.generation_group import TokenUsage
 from appliance.server.ollama_schemas import (
     AnsweredCall,
     AnsweredFunction,

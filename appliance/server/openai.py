@@ -22,7 +22,8 @@ from appliance.server.appliance_state import ApplianceState
 from appliance.server.cache_salt import cache_salt
 from appliance.server.chat_turn import ChatTurn, compiled_content, prepare_chat
 from appliance.server.error_responses import json_response
-from appliance.server.generation import GenerationGroup, GenerationRequest, start_generations
+from appliance.server.generation import GenerationRequest
+from appliance.server.generation_group import GenerationGroup, start_generations
 from appliance.server.off_loop import run_text_work
 from appliance.server.openai_defaults import recommended, with_defaults
 from appliance.server.openai_formats import AnswerIdentity, ChatFormat, CompletionFormat, new_identity

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from appliance.engine.batch import TokenLogprobs
 from appliance.errors import ApplianceError
 from appliance.server.error_responses import error_json
-from appliance.server.generation import TokenUsage
+from appliance.server.generation_group import TokenUsage
 from appliance.server.openai_best_of import BestOf
 from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.openai_schemas import (

@@ -9,7 +9,7 @@ import msgspec
 
 from appliance.engine.sequence import FinishReason
 from appliance.errors import ApplianceError
-from appliance.server.generation import TokenUsage
+from appliance.server.generation_group import TokenUsage
 from appliance.server.openai_logprobs import LogprobWriter
 from appliance.server.responses_schemas import (
     IncompleteDetails,

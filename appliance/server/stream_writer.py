@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from litestar.types import HTTPScope, Receive, Send
 
@@ -12,6 +13,8 @@ from appliance.server.appliance_state import ServerLimits
 
 # Set in a scope's state by our server: a function that cuts the connection, unsent bytes and all.
 ABORT_KEY = "appliance_abort"
+# Likewise: a BodyWriter.
+WRITER_KEY = "appliance_writer"
 PING = b": ping\n\n"
 _log = logging.getLogger(__name__)
 
@@ -25,6 +28,17 @@ class StreamKind:
 
 
 EVENT_STREAM = StreamKind()
+
+
+class BodyWriter(Protocol):
+    """A short way for more of a body: past the layers between, which look at its start alone."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether more can be written without waiting."""
+
+    def write(self, data: bytes) -> None:
+        """Write what is not empty."""
 
 
 class StreamWriter:
@@ -45,6 +59,7 @@ class StreamWriter:
         self._kind = kind
         self._scope = scope
         self._send = send
+        self._body: BodyWriter | None = scope["state"].get(WRITER_KEY)
         self._limits = limits
         self._nudge = nudge
         self._sending_since_s: float | None = None
@@ -68,9 +83,23 @@ class StreamWriter:
             if time.monotonic() - self._last_sent_s < 0.9 * self._limits.ping_interval_s:
                 return
             data = b": %b\n\n" % news.encode() if news and self._kind.ping == PING else self._kind.ping
+        if self.is_free:
+            self.write_now(data)
+            return
         self._sending_since_s = time.monotonic()
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._sending_since_s, self._last_sent_s = None, time.monotonic()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether `write_now` may be called, between two `write`s."""
+        return self._body is not None and self._body.is_free
+
+    def write_now(self, data: bytes) -> None:
+        """Send, from wherever on the event loop."""
+        assert self._body is not None
+        self._body.write(data)
+        self._last_sent_s = time.monotonic()
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})

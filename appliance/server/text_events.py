@@ -16,11 +16,11 @@ class TokenDetail:
     logprobs: TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # one a token: not frozen for speed
 class TextDelta:
     """More content of one choice. `tokens` is empty unless log-probabilities were asked for.
 
-    Those of the prompt's tokens, all but the first, come before any content, once.
+    Those of the prompt's tokens, all but the first, come before any content, once. Never changed once made.
     """
 
     index: int

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from appliance.server.appliance_state import ServerLimits
-from appliance.server.generation import GenerationGroup
+from appliance.server.generation_group import GenerationGroup
 from appliance.server.http_server import HttpServer
 from server.rig import (
     address_of,
