@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -67,9 +68,9 @@ class Soak:
                 tasks.create_task(self._one_client(random.Random(number)))
             tasks.create_task(self._watch(started_s))
 
-    async def snapshot(self) -> dict[str, dict[str, int]]:
+    async def snapshot(self) -> dict[str, Any]:
         answer = await self.client.get("/system/v1/snapshot")
-        snapshot: dict[str, dict[str, int]] = answer.json()
+        snapshot: dict[str, Any] = answer.json()
         return snapshot
 
     async def _watch(self, started_s: float) -> None:
@@ -79,6 +80,14 @@ class Soak:
             resident = snapshot["memory"]["process_resident_bytes"]
             self.samples.append(Sample(at_s=time.monotonic() - started_s, resident_bytes=resident))
 
+    async def _seen_by_server(self) -> str:
+        """What the server has live: a fault whose request is not among it was lost on the way."""
+        live = sorted((await self.snapshot())["sequences"], key=lambda sequence: -sequence["age_s"])
+        told = (
+            f"{s['status']} {s['age_s']:.0f} s {s['prompt_tokens']} + {s['output_tokens']}" for s in live[:3]
+        )
+        return f"{len(live)} live, the oldest: {', '.join(told)}"
+
     async def _one_client(self, chance: random.Random) -> None:
         while time.monotonic() < self.until_s:
             (way,) = chance.choices(list(_WAYS), _WAYS.values())
@@ -87,7 +96,7 @@ class Soak:
                 await self._ask(way, prompt, length, chance)
                 self.counts[way] += 1
             except httpx.HTTPError as error:
-                self.faults.append(f"{way}: {type(error).__name__} {error}")
+                self.faults.append(f"{way}: {type(error).__name__} {error}; {await self._seen_by_server()}")
 
     async def _ask(self, way: str, prompt: str, length: int, chance: random.Random) -> None:
         if way == "whole":

@@ -73,6 +73,7 @@ class ForwardInputs:
     num_candidates: int = 0
     wants_logits: bool = True
     wants_hidden: bool = True
+    prompt_lens: tuple[int, ...] = ()  # (S), where known: tokens at positions below are of a prompt
     num_read_rows: int = 0  # of the output rows, at their end: inside prompts, where no token is chosen
 
     @property

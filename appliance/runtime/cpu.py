@@ -96,6 +96,7 @@ def native_batch(inputs: ForwardInputs) -> NativeBatch:
         slots=_int32(inputs.slots),
         query_starts=_int32(ragged.query_starts),
         context_lens=_int32(ragged.context_lens),
+        prompt_lens=np.array(inputs.prompt_lens or (0,) * ragged.num_sequences, np.int32),
         block_tables=_int32(ragged.block_tables),
         logit_rows=_int32(inputs.output_rows),
     )

@@ -44,6 +44,7 @@ def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Forw
         ),
         output_rows=torch.tensor(output_rows, dtype=torch.int64, device=device),
         num_candidates=max(map(num_candidates, sampled), default=0),
+        prompt_lens=tuple(s.num_prompt_tokens for s in sequences),
         num_read_rows=len(output_rows) - len(sampled),
         wants_logits=any(map(needs_logits, sampled)) or any(r.num_logprobs is not None for r in reads),
         wants_hidden=any(s.sampling is not None and s.sampling.wants_hidden_state for s in sampled)

@@ -138,6 +138,7 @@ class OurEngine:
             slots=inputs.slots,
             ragged=inputs.ragged,
             output_rows=torch.arange(len(token_ids)),
+            prompt_lens=inputs.prompt_lens,
             num_candidates=1,
             wants_logits=True,
             wants_hidden=False,
@@ -147,6 +148,7 @@ class OurEngine:
         return logits.float().numpy()
 
     def _inputs(self, work: list[tuple[int, list[int], int]], *, wants_token: bool = True) -> ForwardInputs:
+        """A step; one new token is a generated one, several are a prompt's."""
         sequences = []
         for index, new_token_ids, num_computed in work:
             first = index * self._blocks_each
@@ -157,7 +159,7 @@ class OurEngine:
                     num_computed_tokens=num_computed,
                     block_table=tuple(BlockId(first + block) for block in range(self._blocks_each)),
                     known_token_ids=(),
-                    num_prompt_tokens=0,
+                    num_prompt_tokens=num_computed + len(new_token_ids) if len(new_token_ids) > 1 else 0,
                     sampling=_GREEDY if wants_token else None,
                 )
             )

@@ -34,6 +34,7 @@ LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "avx2_vnni": (*_AVX2, "avxvnni"),
         "avx512_vnni": _AVX512,
         "avx512": (*_AVX512, "avx512bf16"),
+        "avx512_amx": (*_AVX512, "avx512bf16", "amx-tile", "amx-int8", "amx-bf16"),
     },
     "aarch64": {"portable": (), "neon": ("dotprod",)},
 }
@@ -173,7 +174,7 @@ class _Build:
         features = self.levels.get(name.removeprefix("level_"), ())
         if self.compiler.is_zig:
             base = "x86_64" if self.target.architecture == "x86_64" else "generic"
-            processor = "+".join([base, *features])
+            processor = "+".join([base, *(feature.replace("-", "_") for feature in features)])
             return ["-target", self.target.zig_triple, f"-mcpu={processor}"]
         if self.target.architecture == "aarch64":
             return [f"-march=armv8.2-a+{'+'.join(features)}"] if features else []

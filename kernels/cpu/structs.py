@@ -31,6 +31,7 @@ class NativeBatch:
     slots: Int32Array  # [T], where each token's keys and values go
     query_starts: Int32Array  # [S + 1], from 0 to T
     context_lens: Int32Array  # [S], new tokens included
+    prompt_lens: Int32Array  # [S]: tokens at positions below are of a prompt, which some levels multiply in bf16
     block_tables: Int32Array  # [S, max_blocks]; what lies past the context is not read
     logit_rows: Int32Array  # [R], indices into the tokens
 
@@ -191,6 +192,7 @@ def step_struct(
     shapes = {
         "tokens": (num_tokens,), "positions": (num_tokens,), "slots": (num_tokens,),
         "query_starts": (num_sequences + 1,), "context_lens": (num_sequences,),
+        "prompt_lens": (num_sequences,),
         "block_tables": (num_sequences, max_blocks), "logit_rows": (num_rows,),
     }  # fmt: skip
     for name, shape in shapes.items():

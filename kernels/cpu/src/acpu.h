@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define ACPU_ABI_VERSION 2
+#define ACPU_ABI_VERSION 3
 
 enum { ACPU_OK = 0, ACPU_BAD_ARGUMENT = 1, ACPU_UNSUPPORTED = 2, ACPU_OUT_OF_MEMORY = 3 };
 
@@ -111,6 +111,7 @@ typedef struct {
   const int32_t* slots;        /* [num_tokens] */
   const int32_t* query_starts; /* [num_sequences + 1] */
   const int32_t* context_lens; /* [num_sequences], new tokens included */
+  const int32_t* prompt_lens;  /* null, or [num_sequences]: tokens at positions below are of a prompt */
   const int32_t* block_tables; /* [num_sequences, max_blocks] */
   const int32_t* logit_rows;   /* [num_logit_rows] */
   float* logits;               /* null, or [num_logit_rows, vocab_size] */

@@ -7,6 +7,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -34,6 +38,16 @@ uint64_t saved_states() {
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
+// Linux lets a process use tiles once it has asked; elsewhere we do not ask.
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr long kRequestState = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestState, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 void detect(std::vector<const Level*>& levels) {
   const Cpuid basic(1, 0), extended(7, 0), more(7, 1);
   const bool saves = bit(basic.c, 27);
@@ -42,6 +56,10 @@ void detect(std::vector<const Level*>& levels) {
   const bool avx512 = avx2 && (states & 0xe6) == 0xe6 && bit(extended.b, 16) && bit(extended.b, 17) &&
                       bit(extended.b, 30) && bit(extended.b, 31) && bit(extended.c, 11);
   (void)avx512;
+#if !defined(ACPU_WITHOUT_AVX512_AMX)
+  const bool amx = (states & 0x60000) == 0x60000 && bit(extended.d, 22) && bit(extended.d, 24) && bit(extended.d, 25);
+  if (avx512 && amx && bit(more.a, 5) && may_use_tiles()) levels.push_back(level_avx512_amx());
+#endif
 #if !defined(ACPU_WITHOUT_AVX512)
   if (avx512 && bit(more.a, 5)) levels.push_back(level_avx512());
 #endif

@@ -3,14 +3,21 @@
 
 #include "attention.h"
 #include "choice.h"
-#include "gemm.h"
+#include "products.h"
 
 namespace {
+
+#ifdef ACPU_TILES
+constexpr bool kHasTiles = true;
+#else
+constexpr bool kHasTiles = false;
+#endif
 
 static const acpu::Level kLevel = {
     ACPU_LEVEL_NAME, quantize_rows, settle_rows, norm_row,  norm_add_row, gemm,
     write_kv,        attend,        merge_splits, top_k,     gate_row,
     peak,            keep_allowed,  weigh,        at_least,
+    kHasTiles,
 };
 
 } // namespace

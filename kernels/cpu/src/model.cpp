@@ -61,7 +61,7 @@ Rope copied(const acpu_rope& rope, int head_size) {
 
 } // namespace
 
-ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms) {
+ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms, int32_t room) {
   ActView act = {};
   act.num_groups = (num_inputs + kGroup - 1) / kGroup;
   act.forms = forms;
@@ -75,9 +75,15 @@ ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms) {
   if (forms & kFormInt16)
     act.low = arena.array<int8_t>(groups * kGroup), act.has_low = arena.array<uint8_t>(groups),
     act.high_sums = arena.array<int32_t>(groups);
-  if (forms & kFormBF16) act.bf16 = arena.array<uint16_t>(groups * kGroup);
+  if ((forms | room) & kFormBF16) act.bf16 = arena.array<uint16_t>(groups * kGroup);
   if (forms & kFormF32) act.f32 = arena.array<float>(groups * kGroup);
   return act;
+}
+
+ActView in_bf16(const ActView& act) {
+  ActView rows = act;
+  if (act.forms & kFormInt8) rows.forms = (act.forms & kFormF32) | kFormBF16;
+  return rows;
 }
 
 ActView with_own_choice(Arena& arena, const ActView& act, int rows) {
@@ -98,7 +104,7 @@ ActView act_from(const ActView& act, int first) {
     rest.q += at * kGroup, rest.scales += at, rest.sums += at, rest.weighted_sums += at;
   if (act.forms & kFormInt16)
     rest.low += at * kGroup, rest.has_low += at, rest.high_sums += at;
-  if (act.forms & kFormBF16) rest.bf16 += at * kGroup;
+  if (act.bf16) rest.bf16 += at * kGroup;
   if (act.forms & kFormF32) rest.f32 += at * kGroup;
   return rest;
 }
@@ -306,9 +312,10 @@ void Model::grow_scratch(int num_tokens) {
     s.cos.push_back(s.arena.array<float>(n * rope.frequencies.size()));
     s.sin.push_back(s.arena.array<float>(n * rope.frequencies.size()));
   }
-  s.hidden_act = make_act(s.arena, rows, config.hidden_size, hidden_forms);
-  s.attended_act = make_act(s.arena, rows, query_width(), attended_forms);
-  if (!config.num_experts) s.gated_act = make_act(s.arena, rows, config.intermediate_size, gated_forms);
+  s.hidden_act = make_act(s.arena, rows, config.hidden_size, hidden_forms, room_of(hidden_forms));
+  s.attended_act = make_act(s.arena, rows, query_width(), attended_forms, room_of(attended_forms));
+  if (!config.num_experts)
+    s.gated_act = make_act(s.arena, rows, config.intermediate_size, gated_forms, room_of(gated_forms));
   s.max_tokens = rows;
 }
 

@@ -59,7 +59,10 @@ KVView kv_view(const acpu_kv_layer& layer);
 
 // The rows from `first` on.
 ActView act_from(const ActView& act, int first);
-ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms);
+// `room` may name more forms than `forms`, which are those that are stored unless told otherwise.
+ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms, int32_t room = 0);
+// The same rows as a prompt's are stored where the level has tiles: bfloat16 in place of integers.
+ActView in_bf16(const ActView& act);
 // The same numbers with scales, sums and choice of bytes of its own.
 ActView with_own_choice(Arena& arena, const ActView& act, int rows);
 
@@ -73,6 +76,10 @@ class Model {
   void finish();
   void bind_kv(const acpu_kv_layer* layers, int32_t num_layers);
   void grow_scratch(int num_tokens);
+  // The forms that rows of `forms` may be stored in.
+  int32_t room_of(int32_t forms) const {
+    return level->has_tiles && (forms & kFormInt8) ? forms | kFormBF16 : forms;
+  }
 
   const LinearView& head() const { return head_.data ? head_ : embedding_; }
   bool has_post_norm() const { return config.norm_placement != kPre; }

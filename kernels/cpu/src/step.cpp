@@ -40,7 +40,17 @@ StepRun::StepRun(Model& model, const acpu_step& step)
               s);
     if (step.query_starts[s + 1] - step.query_starts[s] > 1) writes_in_place_ = false;
   }
+  find_runs();
   prepare_memory();
+}
+
+void StepRun::find_runs() {
+  for (int row = 0; row < step_.num_tokens; ++row) {
+    const bool in_bf16 =
+        level_.has_tiles && step_.prompt_lens && step_.positions[row] < step_.prompt_lens[sequence_of_row_[row]];
+    if (runs_.empty() || runs_.back().in_bf16 != in_bf16) runs_.push_back({row, row, in_bf16});
+    ++runs_.back().end;
+  }
 }
 
 void StepRun::prepare_memory() {
@@ -65,11 +75,13 @@ void StepRun::prepare_memory() {
     const size_t row_size = static_cast<size_t>(std::max(config_.hidden_size, model_.query_width()));
     Worker w = {t, scratch_.hidden_act, scratch_.attended_act, scratch_.gated_act, memory_.array<float>(row_size), {}};
     if (is_small_) {
-      w.hidden_act = make_act(memory_, step_.num_tokens, config_.hidden_size, w.hidden_act.forms);
+      w.hidden_act = make_act(memory_, step_.num_tokens, config_.hidden_size, w.hidden_act.forms,
+                              model_.room_of(w.hidden_act.forms));
       w.gated_act = with_own_choice(memory_, w.gated_act, step_.num_tokens);
     }
     if (merges_alone_)
-      w.attended_act = make_act(memory_, step_.num_tokens, model_.query_width(), w.attended_act.forms);
+      w.attended_act = make_act(memory_, step_.num_tokens, model_.query_width(), w.attended_act.forms,
+                                model_.room_of(w.attended_act.forms));
     workers_.push_back(w);
   }
 }
@@ -106,18 +118,23 @@ void StepRun::turn(int thread) {
   }
 }
 
+// Some of the step's rows as activations, each in the form of its run.
+void StepRun::quantize(const float* x, int64_t stride, int size, const ActView& act, Range rows) {
+  for (const RowRun& run : runs_) {
+    const int begin = std::max(run.begin, static_cast<int>(rows.begin)),
+              end = std::min(run.end, static_cast<int>(rows.end));
+    if (begin < end) level_.quantize(x, stride, size, run.in_bf16 ? in_bf16(act) : act, begin, end);
+  }
+}
+
 // The layer's input, normed where the network norms before a block, as activations.
 void StepRun::prepare(Worker& w, const float* norm) {
   const Range rows = rows_to_prepare(w.thread);
   const int size = config_.hidden_size;
-  if (!norm) {
-    level_.quantize(scratch_.hidden, size, size, w.hidden_act, static_cast<int>(rows.begin),
-                    static_cast<int>(rows.end));
-    return;
-  }
-  for (int row = static_cast<int>(rows.begin); row < rows.end; ++row) {
-    level_.norm(scratch_.hidden + static_cast<int64_t>(row) * size, norm, w.row, size, config_.norm_eps);
-    level_.quantize(w.row, 0, size, w.hidden_act, row, row + 1);
+  if (!norm) return quantize(scratch_.hidden, size, size, w.hidden_act, rows);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    level_.norm(scratch_.hidden + row * size, norm, w.row, size, config_.norm_eps);
+    quantize(w.row, 0, size, w.hidden_act, {row, row + 1});
   }
 }
 
@@ -125,33 +142,43 @@ void StepRun::prepare(Worker& w, const float* norm) {
 //
 // Many rows are handed out piece by piece instead, a panel of one row block at a time (some 50 us), so that a
 // thread that lost its processor for a while leaves the rest to the others.
-void StepRun::run_gemm(int thread, const GemmTask* tasks, int num_tasks, int num_rows, int piece_counter) {
-  int units = 0;
+void StepRun::run_gemm(int thread, GemmTask* tasks, int num_tasks, const std::vector<RowRun>& runs,
+                       int piece_counter) {
+  int units = 0, num_rows = 0;
   for (int i = 0; i < num_tasks; ++i) units += num_units(tasks[i].weight);
   const size_t row_bytes = static_cast<size_t>(tasks[0].weight.num_groups) * kGroup * 3 / 2;
-  const int block = std::min(192, std::max<int>(24, static_cast<int>(kRowBlockBytes / row_bytes)) / 6 * 6);
-  const int blocks = (num_rows + block - 1) / block;
+  const int of_integers = std::min(192, std::max<int>(24, static_cast<int>(kRowBlockBytes / row_bytes)) / 6 * 6);
+  std::vector<RowRun> blocks;
+  for (const RowRun& run : runs) {
+    const int rows = run.end - run.begin, most = run.in_bf16 ? kRowBlockInBf16 : of_integers;
+    const int count = (rows + most - 1) / most;
+    for (int b = 0; b < count; ++b)
+      blocks.push_back({run.begin + rows * b / count, run.begin + rows * (b + 1) / count, run.in_bf16});
+    num_rows += rows;
+  }
+  const int64_t all = static_cast<int64_t>(blocks.size()) * units;
   if (num_rows >= kManyRows) {
-    const int64_t pieces = (int64_t{blocks} * units + 1) / 2;
     std::atomic<int>& next = next_piece_[piece_counter];
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < pieces;)
-      run_units(tasks, num_tasks, num_rows, blocks, {2 * i, std::min(2 * i + 2, int64_t{blocks} * units)});
+    for (int64_t i; 2 * (i = next.fetch_add(1, std::memory_order_relaxed)) < all;)
+      run_units(tasks, num_tasks, blocks, {2 * i, std::min(2 * i + 2, all)});
     return;
   }
-  run_units(tasks, num_tasks, num_rows, blocks, share(int64_t{blocks} * units, thread, threads_));
+  run_units(tasks, num_tasks, blocks, share(all, thread, threads_));
 }
 
-void StepRun::run_units(const GemmTask* tasks, int num_tasks, int num_rows, int blocks, Range own) {
+void StepRun::run_units(GemmTask* tasks, int num_tasks, const std::vector<RowRun>& blocks, Range own) {
   int units = 0;
   for (int i = 0; i < num_tasks; ++i) units += num_units(tasks[i].weight);
-  for (int b = static_cast<int>(own.begin / units); int64_t{b} * units < own.end; ++b) {
-    const int row0 = num_rows * b / blocks, row1 = num_rows * (b + 1) / blocks;
-    int64_t start = int64_t{b} * units;
+  for (int64_t b = own.begin / units; b * units < own.end; ++b) {
+    int64_t start = b * units;
     for (int i = 0; i < num_tasks; ++i) {
       const int count = num_units(tasks[i].weight);
       const int first = static_cast<int>(std::max<int64_t>(own.begin - start, 0));
       const int end = static_cast<int>(std::min<int64_t>(own.end - start, count));
-      if (first < end) level_.gemm(tasks[i], row0, row1, first, end);
+      tasks[i].in_bf16 = blocks[b].in_bf16;
+      if (tasks[i].epilogue == kGate)
+        tasks[i].gated = blocks[b].in_bf16 ? in_bf16(scratch_.gated_act) : scratch_.gated_act;
+      if (first < end) level_.gemm(tasks[i], blocks[b].begin, blocks[b].end, first, end);
       start += count;
     }
   }
@@ -168,7 +195,7 @@ void StepRun::add_branch(Worker& w, const ActView& act, const LinearView& weight
   task.out_stride = size;
   task.epilogue = post_norm ? kStore : kAdd;
   task.scale = config_.residual_scale;
-  run_gemm(w.thread, &task, 1, step_.num_tokens, piece_counter);
+  run_gemm(w.thread, &task, 1, runs_, piece_counter);
   barrier();
   if (!post_norm) return;
   const Range rows = own_rows(w.thread);
@@ -203,7 +230,7 @@ void StepRun::attention_block(Worker& w, int layer) {
     tasks[i].out_stride = model_.qkv_width();
     column += tasks[i].weight.num_outputs;
   }
-  run_gemm(w.thread, tasks, 3, step_.num_tokens, kGemmsPerLayer * layer);
+  run_gemm(w.thread, tasks, 3, runs_, kGemmsPerLayer * layer);
   barrier();
   if (config_.qk_norm == kFullNorm) {
     norm_all_heads(w.thread, weights);
@@ -233,14 +260,16 @@ void StepRun::feed_forward_block(Worker& w, int layer) {
   task.weight = weights.linears[ACPU_GATE];
   task.second = weights.linears[ACPU_UP];
   task.act = w.hidden_act;
-  task.gated = scratch_.gated_act;
   task.epilogue = kGate;
   task.activation = config_.activation;
-  run_gemm(w.thread, &task, 1, step_.num_tokens, kGemmsPerLayer * layer + 2);
+  run_gemm(w.thread, &task, 1, runs_, kGemmsPerLayer * layer + 2);
   barrier();
   if (scratch_.gated_act.forms & kFormMixed) {
     const Range rows = rows_to_prepare(w.thread);
-    level_.settle(scratch_.gated_act, w.gated_act, static_cast<int>(rows.begin), static_cast<int>(rows.end));
+    for (const RowRun& run : runs_)
+      if (!run.in_bf16)
+        level_.settle(scratch_.gated_act, w.gated_act, std::max(run.begin, static_cast<int>(rows.begin)),
+                      std::min(run.end, static_cast<int>(rows.end)));
     shared_barrier();
   }
   finish_phase(w, kPhaseGateUp);
@@ -281,7 +310,7 @@ void StepRun::run_head(Worker& w) {
     task.epilogue = kLogits;
     task.scale = config_.logit_scale;
     task.softcap = config_.logit_softcap;
-    run_gemm(w.thread, &task, 1, count, kGemmsPerLayer * config_.num_layers + first / logit_chunk_);
+    run_gemm(w.thread, &task, 1, {{0, count, false}}, kGemmsPerLayer * config_.num_layers + first / logit_chunk_);
     barrier();
     finish_phase(w, kPhaseHead);
     pick_tokens(w.thread, first, count, logits_);

@@ -125,7 +125,7 @@ void StepRun::finish_attention(Worker& w, const AttentionPlan& plan) {
       merge_row(plan, shared_of_row_[row], row, w.row);
       from = w.row;
     }
-    level_.quantize(from, 0, width, w.attended_act, row, row + 1);
+    quantize(from, 0, width, w.attended_act, {row, row + 1});
   }
 }
 

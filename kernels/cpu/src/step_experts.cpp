@@ -127,7 +127,7 @@ void StepRun::expert_block(Worker& w, int layer) {
   task.act = w.hidden_act;
   task.out = experts_.logits;
   task.out_stride = config_.num_experts;
-  run_gemm(w.thread, &task, 1, step_.num_tokens, kGemmsPerLayer * layer + 2);
+  run_gemm(w.thread, &task, 1, runs_, kGemmsPerLayer * layer + 2);
   barrier();
   if (w.thread == 0) sort_pairs();
   barrier();

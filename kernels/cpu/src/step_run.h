@@ -20,6 +20,7 @@ constexpr int kManyRows = 64; // from here on products are handed out piece by p
 constexpr int kGemmsPerLayer = 4;
 // Activations of one block of rows, to stay in a core's cache while panels stream past.
 constexpr size_t kRowBlockBytes = size_t{384} << 10;
+constexpr int kRowBlockInBf16 = 256;
 constexpr size_t kLogitBytes = size_t{16} << 20;
 constexpr int kTileTokensGoal = 48; // rows (tokens x heads) of an attention tile
 
@@ -36,6 +37,13 @@ enum Phase {
 
 struct Range {
   int64_t begin, end;
+};
+
+// Rows that are multiplied in the same way: a prompt's in bfloat16 where the level has tiles. Which way depends
+// on the row's place in its sequence alone, so that a sequence's numbers never depend on the rest of the step.
+struct RowRun {
+  int begin, end;
+  bool in_bf16;
 };
 
 inline Range share(int64_t total, int thread, int threads) {
@@ -68,6 +76,7 @@ class StepRun {
     std::chrono::steady_clock::time_point phase_start;
   };
 
+  void find_runs();
   void prepare_memory();
   void barrier() { model_.pool.barrier(); }
   void shared_barrier() {
@@ -86,8 +95,10 @@ class StepRun {
   void turn(int thread);
   void run_layer(Worker& w, int layer);
   void prepare(Worker& w, const float* norm);
-  void run_gemm(int thread, const GemmTask* tasks, int num_tasks, int num_rows, int piece_counter);
-  void run_units(const GemmTask* tasks, int num_tasks, int num_rows, int blocks, Range own);
+  // The products of all rows of `runs`; the tasks' own rows and forms are set for each.
+  void run_gemm(int thread, GemmTask* tasks, int num_tasks, const std::vector<RowRun>& runs, int piece_counter);
+  void run_units(GemmTask* tasks, int num_tasks, const std::vector<RowRun>& blocks, Range own);
+  void quantize(const float* x, int64_t stride, int size, const ActView& act, Range rows);
   void add_branch(Worker& w, const ActView& act, const LinearView& weight, const float* post_norm,
                   int piece_counter);
   void norm_all_heads(int thread, const LayerWeights& weights);
@@ -125,6 +136,7 @@ class StepRun {
   std::vector<int> plan_of_layer_;
   std::vector<int32_t> shared_of_row_; // -1: the row is in a tile
   std::vector<int32_t> sequence_of_row_;
+  std::vector<RowRun> runs_; // all rows, in order
   std::vector<std::atomic<int>> next_tile_;  // by layer
   std::vector<std::atomic<int>> next_piece_; // by product: four of each layer, then the head's chunks
   SplitState* partial_states_ = nullptr;

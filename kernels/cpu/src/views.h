@@ -77,6 +77,7 @@ struct GemmTask {
   int32_t activation;
   float scale;   // kAdd: residual scale; kLogits: logit scale
   float softcap; // kLogits, 0: none
+  bool in_bf16;  // the rows are given in bfloat16, though integers are what the weights are
 };
 
 struct KVView {
@@ -164,6 +165,7 @@ struct Level {
   void (*weigh)(const float* logits, const TokenMask& mask, int size, float top, float scale, float* weights,
                 float* totals);
   int (*at_least)(const float* weights, int size, float floor, int32_t* places);
+  bool has_tiles; // multiplies rows that are given in bfloat16
 };
 
 const Level* level_portable();
@@ -172,6 +174,7 @@ const Level* level_avx2();
 const Level* level_avx2_vnni();
 const Level* level_avx512_vnni();
 const Level* level_avx512();
+const Level* level_avx512_amx();
 #endif
 #if defined(__aarch64__)
 const Level* level_neon();

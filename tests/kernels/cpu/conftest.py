@@ -242,7 +242,10 @@ def make_pages(shape: Shape, num_blocks: int, block_size: int = 16, is_int8: boo
 
 
 def make_batch(
-    pieces: list[tuple[Array, int, list[int]]], block_size: int = 16, every_row: bool = True
+    pieces: list[tuple[Array, int, list[int]]],
+    block_size: int = 16,
+    every_row: bool = True,
+    prompt_lens: list[int] | None = None,
 ) -> NativeBatch:
     """A step of (new tokens, position of the first, block table) per sequence."""
     tokens, positions, slots, starts, lengths, rows = [], [], [], [0], [], []
@@ -258,7 +261,7 @@ def make_batch(
     for i, (_, _, table) in enumerate(pieces):
         tables[i, : len(table)] = table
     named = {"tokens": tokens, "positions": positions, "slots": slots, "query_starts": starts}
-    named |= {"context_lens": lengths, "logit_rows": rows}
+    named |= {"context_lens": lengths, "logit_rows": rows, "prompt_lens": prompt_lens or [0] * len(pieces)}
     return NativeBatch(
         **{name: np.asarray(value, np.int32) for name, value in named.items()}, block_tables=tables
     )

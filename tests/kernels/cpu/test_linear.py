@@ -83,16 +83,33 @@ def test_order_and_bias_are_applied(library: NativeLibrary):
         run_all_levels(library, linear, x, weight[order], 1e-5, bias)
 
 
-@pytest.mark.parametrize("source", [Source.Q4_1, Source.Q8_0])
-def test_a_row_does_not_depend_on_its_neighbours(library: NativeLibrary, rig, source):
+@pytest.mark.parametrize("source", [Source.Q4_0, Source.Q4_1, Source.Q8_0])
+@pytest.mark.parametrize("activation_bits", [8, 16, MIXED_BITS])
+def test_a_row_does_not_depend_on_its_neighbours(library: NativeLibrary, rig, source, activation_bits):
     rng = np.random.default_rng(6)
     blocks, _ = rig.blocks(rng, source, 130, 224)
-    x = rng.normal(size=(17, 224)).astype(np.float32)
+    x = rng.normal(size=(37, 224)).astype(np.float32) * rng.lognormal(0, 1, (37, 224)).astype(np.float32)
     with NativeLinear(library, blocks, source) as linear:
         for level in library.levels:
-            together, alone = (np.full((17, 130), np.nan, np.float32) for _ in range(2))
+            alone = np.full((37, 130), np.nan, np.float32)
+            for i in range(37):
+                linear.run(x[i : i + 1], alone[i : i + 1], level, activation_bits)
+            for first, end in ((0, 37), (3, 8), (5, 17), (0, 9), (1, 34)):
+                together = np.full((end - first, 130), np.nan, np.float32)
+                linear.run(x[first:end], together, level, activation_bits)
+                assert (together == alone[first:end]).all(), (level, first, end)
+
+
+@pytest.mark.parametrize("kind", [Kind.BF16, Kind.CHANNEL8, Kind.F32])
+def test_a_row_of_whole_channels_does_not_depend_on_its_neighbours(library: NativeLibrary, kind):
+    rng = np.random.default_rng(8)
+    weight = rng.normal(size=(70, 100)).astype(np.float32)
+    x = rng.normal(size=(21, 100)).astype(np.float32)
+    with NativeLinear(library, weight, Source.F32, kind=kind) as linear:
+        for level in library.levels:
+            together, alone = (np.full((21, 70), np.nan, np.float32) for _ in range(2))
             linear.run(x, together, level)
-            for i in range(17):
+            for i in range(21):
                 linear.run(x[i : i + 1], alone[i : i + 1], level)
             assert (together == alone).all(), level
 

@@ -1,0 +1,175 @@
+// Matrix products by the tile unit, in bfloat16: of weights that are stored so, and of integers, made bfloat16 a
+// panel at a time, where a step says that its rows' activations are. A row's sum is made in one order, whatever
+// the number of rows.
+#pragma once
+
+#include "tiles.h"
+
+namespace {
+
+constexpr int kTiledRows = 256;  // at once: they share the weights made bfloat16
+constexpr int kTiledGroups = 18; // whose weights are kept for them: half of a core's first cache by 32 channels
+constexpr int kRecord = kPanel * kGroup * 2;
+
+// 16 channels of an integer panel's record, as bfloat16 pairs: [16 pairs of inputs][16 channels][2], rows
+// kPanel * 4 bytes apart. A byte or nibble stays where it is in its word; the scale makes up for that.
+template <int KIND>
+struct Dequantizer {
+  static constexpr int kBits = is_4bit(KIND) ? 4 : 8;
+  vf scales[32 / kBits], minimum;
+
+  explicit Dequantizer(const uint8_t* own, int channel) {
+    vf scale = set(1.0f);
+    minimum = set(KIND == acpu::kGroup4 ? -8.0f : -128.0f);
+    if (has_f32_scales(KIND))
+      scale = load((const float*)own + channel), minimum = load((const float*)own + kPanel + channel);
+    else if (KIND != acpu::kChannel8)
+      scale = load_f16((const uint16_t*)own + channel), minimum = mul(minimum, scale);
+    if (KIND == acpu::kGroup4Min) minimum = load_f16((const uint16_t*)own + kPanel + channel);
+    for (int i = 0; i < 32 / kBits; ++i) scales[i] = mul(scale, set(1.0f / (float)(1u << i * kBits)));
+  }
+
+  // Number `i` of each word.
+  vf value(vi words, int i) const {
+    const vi mask = iset((int32_t)(((1u << kBits) - 1) << i * kBits));
+    return fma(_mm512_cvtepu32_ps(_mm512_and_si512(words, mask)), scales[i], minimum);
+  }
+
+  // Two inputs side by side, rounded to the nearest.
+  static vi pair(vf low, vf high) {
+    const vi half = iset(0x8000);
+    const vi a = _mm512_srli_epi32(_mm512_add_epi32((vi)low, half), 16);
+    const vi b = _mm512_and_si512(_mm512_add_epi32((vi)high, half), iset((int32_t)0xffff0000));
+    return _mm512_or_si512(a, b);
+  }
+
+  void run(const uint8_t* w, uint8_t* out) const {
+    const auto put = [out](int at, vi v) { _mm512_storeu_si512(out + at * kPanel * 4, v); };
+    for (int k = 0; k < (is_4bit(KIND) ? 4 : 8); ++k) {
+      const vi words = iload(w + k * kPanel * 4);
+      if constexpr (is_4bit(KIND)) {
+        put(2 * k, pair(value(words, 0), value(words, 2)));
+        put(2 * k + 1, pair(value(words, 4), value(words, 6)));
+        put(2 * k + 8, pair(value(words, 1), value(words, 3)));
+        put(2 * k + 9, pair(value(words, 5), value(words, 7)));
+      } else {
+        put(2 * k, pair(value(words, 0), value(words, 1)));
+        put(2 * k + 1, pair(value(words, 2), value(words, 3)));
+      }
+    }
+  }
+};
+
+template <int KIND>
+static void dequantize(const LinearView& weight, const uint8_t* records, int num_groups, int channel, int span,
+                       uint8_t* out) {
+  for (int g = 0; g < num_groups; ++g, records += weight.record_bytes, out += kRecord)
+    for (int c = channel; c < channel + span; c += 16)
+      Dequantizer<KIND>(records + weight.scales_offset, c).run(records + c * 4, out + c * 4);
+}
+
+// Records of bfloat16 pairs: the weights' own, or made of them in `room`.
+static const uint8_t* bf16_records(const LinearView& weight, const uint8_t* records, int num_groups, int channel,
+                                   int span, uint8_t* room) {
+  switch (weight.kind) {
+    case acpu::kBF16: return records;
+    case acpu::kChannel8: dequantize<acpu::kChannel8>(weight, records, num_groups, channel, span, room); break;
+    case acpu::kGroup8: dequantize<acpu::kGroup8>(weight, records, num_groups, channel, span, room); break;
+    case acpu::kGroup4: dequantize<acpu::kGroup4>(weight, records, num_groups, channel, span, room); break;
+    case acpu::kGroup4Min: dequantize<acpu::kGroup4Min>(weight, records, num_groups, channel, span, room); break;
+    case acpu::kAffine8: dequantize<acpu::kAffine8>(weight, records, num_groups, channel, span, room); break;
+    default: dequantize<acpu::kAffine4>(weight, records, num_groups, channel, span, room);
+  }
+  return room;
+}
+
+// Adds the groups' products of up to 32 rows by 32 channels to `out`, rows of a panel. Tiles 0 to 3 are the sums,
+// 4 and 5 rows, 6 and 7 channels.
+template <bool TWO>
+static void add_tiles(const uint16_t* x, int64_t stride, const uint8_t* w, int num_groups, bool is_first,
+                      float* out) {
+  constexpr int64_t kOut = kPanel * 4, kNext = kTileHeight * kPanel;
+  if (is_first) {
+    tile_zero<0>(), tile_zero<1>();
+    if constexpr (TWO) tile_zero<2>(), tile_zero<3>();
+  } else {
+    tile_load<0>(out, kOut), tile_load<1>(out + 16, kOut);
+    if constexpr (TWO) tile_load<2>(out + kNext, kOut), tile_load<3>(out + kNext + 16, kOut);
+  }
+  for (int g = 0; g < num_groups; ++g, x += kGroup, w += kRecord) {
+    tile_load<4>(x, stride * 2);
+    tile_load<6>(w, kPanel * 4);
+    tile_dot<0, 4, 6>();
+    tile_load<7>(w + 64, kPanel * 4);
+    tile_dot<1, 4, 7>();
+    if constexpr (TWO) {
+      tile_load<5>(x + kTileHeight * stride, stride * 2);
+      tile_dot<2, 5, 6>();
+      tile_dot<3, 5, 7>();
+    }
+  }
+  tile_store<0>(out, kOut), tile_store<1>(out + 16, kOut);
+  if constexpr (TWO) tile_store<2>(out + kNext, kOut), tile_store<3>(out + kNext + 16, kOut);
+}
+
+// As in products.h.
+class Multiplier {
+ public:
+  static constexpr int kMostRows = kTiledRows;
+
+  static int rows_at_once(const GemmTask& task, int left) {
+    const bool in_tiles = uses_tiles(task.weight, task.in_bf16) ||
+                          (task.epilogue == acpu::kGate && uses_tiles(task.second, task.in_bf16));
+    return least(left, in_tiles ? kTiledRows : kGemmRows);
+  }
+
+  void run(const LinearView& weight, int channel, int span, const ActView& act, bool in_bf16, int row, int rows,
+           Ahead ahead, float* out) {
+    if (uses_tiles(weight, in_bf16)) return run_tiles(weight, channel, span, act, row, rows, out);
+    for (int done = 0; done < rows; done += kGemmRows) {
+      const int count = least(kGemmRows, rows - done);
+      tile_of(weight.kind, count)(weight, channel, span, act, row + done, ahead, out + done * kPanel);
+    }
+  }
+
+ private:
+  static bool uses_tiles(const LinearView& weight, bool in_bf16) {
+    return weight.kind == acpu::kBF16 || (in_bf16 && weight.kind != acpu::kF32);
+  }
+
+  void set_shape(int rows) {
+    if (rows == rows_) return;
+    rows_ = rows;
+    TileShapes shapes;
+    shapes.rows[0] = shapes.rows[1] = shapes.rows[4] = (uint8_t)least(rows, kTileHeight);
+    shapes.rows[2] = shapes.rows[3] = shapes.rows[5] = (uint8_t)most(rows - kTileHeight, 1);
+    tiles_.set(shapes);
+  }
+
+  void run_tiles(const LinearView& weight, int channel, int span, const ActView& act, int row, int rows,
+                 float* out) {
+    alignas(64) uint8_t room[kTiledGroups * kRecord];
+    const uint8_t* panel = weight.data + (size_t)(channel / kPanel) * weight.panel_bytes;
+    const int groups = weight.num_groups, first = channel % kPanel;
+    const int64_t stride = (int64_t)groups * kGroup;
+    for (int g = 0; g < groups; g += kTiledGroups) {
+      const int count = least(kTiledGroups, groups - g);
+      const uint8_t* records = bf16_records(weight, panel + g * weight.record_bytes, count, first, span, room);
+      const uint16_t* x = act.bf16 + row * stride + (int64_t)g * kGroup;
+      for (int r = 0; r < rows; r += 2 * kTileHeight) {
+        const int height = least(2 * kTileHeight, rows - r);
+        set_shape(height);
+        for (int c = 0; c < span; c += kUnit) {
+          float* to = out + r * kPanel + c;
+          const auto add = height > kTileHeight ? add_tiles<true> : add_tiles<false>;
+          add(x + r * stride, stride, records + (first + c) * 4, count, g == 0, to);
+        }
+      }
+    }
+  }
+
+  Tiles tiles_;
+  int rows_ = 0;
+};
+
+} // namespace
