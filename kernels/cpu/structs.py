@@ -31,7 +31,7 @@ class NativeBatch:
     slots: Int32Array  # [T], where each token's keys and values go
     query_starts: Int32Array  # [S + 1], from 0 to T
     context_lens: Int32Array  # [S], new tokens included
-    prompt_lens: Int32Array  # [S]: tokens at positions below are of a prompt, which some levels multiply in bf16
+    prompt_lens: Int32Array  # [S], tokens at positions below are of a prompt: in bf16 on levels with tiles
     block_tables: Int32Array  # [S, max_blocks]; what lies past the context is not read
     logit_rows: Int32Array  # [R], indices into the tokens
 

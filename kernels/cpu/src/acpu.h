@@ -111,7 +111,8 @@ typedef struct {
   const int32_t* slots;        /* [num_tokens] */
   const int32_t* query_starts; /* [num_sequences + 1] */
   const int32_t* context_lens; /* [num_sequences], new tokens included */
-  const int32_t* prompt_lens;  /* null, or [num_sequences]: tokens at positions below are of a prompt */
+  const int32_t* prompt_lens;  /* null, or [num_sequences]: tokens at positions below are of a prompt, which
+                                  levels with tiles multiply in bfloat16 unless activations have 16 bits */
   const int32_t* block_tables; /* [num_sequences, max_blocks] */
   const int32_t* logit_rows;   /* [num_logit_rows] */
   float* logits;               /* null, or [num_logit_rows, vocab_size] */

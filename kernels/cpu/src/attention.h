@@ -64,8 +64,8 @@ struct SplitWork {
   bool partials;
 };
 
-static void attend_rows(SplitAttention& attention, const SplitWork& work, int split, int row, int rows, SplitState* states,
-                        float* out) {
+static void attend_rows(SplitAttention& attention, const SplitWork& work, int split, int row, int rows,
+                        SplitState* states, float* out) {
   alignas(64) float scores[SplitAttention::kMostQueries * kSplit];
   alignas(64) Factor weights[SplitAttention::kMostQueries * kSplit];
   float weight_scales[SplitAttention::kMostQueries];

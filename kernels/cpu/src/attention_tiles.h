@@ -1,5 +1,5 @@
-// Attention over 16-bit pages by the tile unit, up to 16 queries at a time. Every query goes this way, however
-// few there are, because the unit rounds its sums in its own way.
+// Attention over 16-bit pages by the tile unit, up to 16 queries at a time. Every query goes this way,
+// however few there are, because the unit rounds its sums in its own way.
 #pragma once
 
 #include "tiles.h"
@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kTileSlots = 32; // whose values one tile holds
 
-// Tiles 0 to 3 are sums of 16 columns each; a left and a right factor are 6 and 7, or where they are half as long,
-// 4 and 5.
+// Tiles 0 to 3 are sums of 16 columns each; a left and a right factor are 6 and 7, or where they are half as
+// long, 4 and 5.
 template <int N>
 ACPU_INLINE void zero_sums() {
   tile_zero<0>();
@@ -68,8 +68,8 @@ static void tiled_score_split(const KVView& kv, int head, const Columns& columns
   }
 }
 
-// The values of 16 dimensions of the slots that a split sees of `count`, zeros for the others: what lies there
-// may be anything.
+// The values of 16 dimensions of the slots that a split sees of `count`, zeros for the others: what lies
+// there may be anything.
 static void copy_seen(const uint8_t* values, int64_t step, int slot, int count, const Columns& columns,
                       int32_t* seen) {
   for (int i = 0; i < count / 2; ++i) {
@@ -83,8 +83,8 @@ static void copy_seen(const uint8_t* values, int64_t step, int slot, int count, 
 }
 
 template <int N, int A, int B>
-static void add_tiled_values(const KVView& kv, const uint8_t* values, int slot, int count, const Columns& columns,
-                             const Factor* weights) {
+static void add_tiled_values(const KVView& kv, const uint8_t* values, int slot, int count,
+                             const Columns& columns, const Factor* weights) {
   const int64_t step = (int64_t)kv.head_size * 4;
   tile_load<A>(weights, kSplit * 2);
   if (slot >= columns.first && slot + count <= columns.end) return add_products<N, A, B>(values, step);

@@ -110,6 +110,7 @@ static inline vf masked_score(const KVView& kv, const HeadShape& shape, int head
     s = mul(s, load(kv.key_scales + page + slot % kv.block_size));
   }
   if (shape.softcap > 0.0f) s = softcapped(s, shape.softcap);
+  if (slot >= rows.lows[r] && slot + W <= rows.limits[r]) return s;
   return keep_range(s, -__builtin_inff(), slot, rows.lows[r], rows.limits[r]);
 }
 
@@ -156,7 +157,7 @@ static void softmax_row(const KVView& kv, const HeadShape& shape, int head, cons
   }
   vf total = zero();
   for (int slot = first; slot < end; slot += W) {
-    const vf e = vexp(sub(load(p + slot), set(top)));
+    const vf e = weight_below(load(p + slot), top);
     total = add(total, e);
     if constexpr (INT8)
       store(p + slot, e);

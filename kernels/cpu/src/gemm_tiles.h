@@ -1,14 +1,15 @@
-// Matrix products by the tile unit, in bfloat16: of weights that are stored so, and of integers, made bfloat16 a
-// panel at a time, where a step says that its rows' activations are. A row's sum is made in one order, whatever
-// the number of rows.
+// Matrix products by the tile unit, in bfloat16: of weights that are stored so, and of integers, made
+// bfloat16 a panel at a time, where a step says that its rows' activations are. A row's sum is made in one
+// order, whatever the number of rows.
 #pragma once
 
 #include "tiles.h"
 
 namespace {
 
-constexpr int kTiledRows = 256;  // at once: they share the weights made bfloat16
-constexpr int kTiledGroups = 18; // whose weights are kept for them: half of a core's first cache by 32 channels
+constexpr int kTiledRows = 256; // at once: they share the weights made bfloat16
+// Whose weights are kept for them: by 32 channels, three quarters of a core's first cache.
+constexpr int kTiledGroups = 18;
 constexpr int kRecord = kPanel * kGroup * 2;
 
 // 16 channels of an integer panel's record, as bfloat16 pairs: [16 pairs of inputs][16 channels][2], rows
@@ -61,30 +62,34 @@ struct Dequantizer {
 };
 
 template <int KIND>
-static void dequantize(const LinearView& weight, const uint8_t* records, int num_groups, int channel, int span,
-                       uint8_t* out) {
+static void dequantize(const LinearView& weight, const uint8_t* records, int num_groups, int channel,
+                       int span, uint8_t* out) {
   for (int g = 0; g < num_groups; ++g, records += weight.record_bytes, out += kRecord)
     for (int c = channel; c < channel + span; c += 16)
       Dequantizer<KIND>(records + weight.scales_offset, c).run(records + c * 4, out + c * 4);
 }
 
 // Records of bfloat16 pairs: the weights' own, or made of them in `room`.
-static const uint8_t* bf16_records(const LinearView& weight, const uint8_t* records, int num_groups, int channel,
-                                   int span, uint8_t* room) {
+static const uint8_t* bf16_records(const LinearView& weight, const uint8_t* records, int num_groups,
+                                   int channel, int span, uint8_t* room) {
   switch (weight.kind) {
     case acpu::kBF16: return records;
-    case acpu::kChannel8: dequantize<acpu::kChannel8>(weight, records, num_groups, channel, span, room); break;
+    case acpu::kChannel8:
+      dequantize<acpu::kChannel8>(weight, records, num_groups, channel, span, room);
+      break;
     case acpu::kGroup8: dequantize<acpu::kGroup8>(weight, records, num_groups, channel, span, room); break;
     case acpu::kGroup4: dequantize<acpu::kGroup4>(weight, records, num_groups, channel, span, room); break;
-    case acpu::kGroup4Min: dequantize<acpu::kGroup4Min>(weight, records, num_groups, channel, span, room); break;
+    case acpu::kGroup4Min:
+      dequantize<acpu::kGroup4Min>(weight, records, num_groups, channel, span, room);
+      break;
     case acpu::kAffine8: dequantize<acpu::kAffine8>(weight, records, num_groups, channel, span, room); break;
     default: dequantize<acpu::kAffine4>(weight, records, num_groups, channel, span, room);
   }
   return room;
 }
 
-// Adds the groups' products of up to 32 rows by 32 channels to `out`, rows of a panel. Tiles 0 to 3 are the sums,
-// 4 and 5 rows, 6 and 7 channels.
+// Adds the groups' products of up to 32 rows by 32 channels to `out`, rows of a panel. Tiles 0 to 3 are the
+// sums, 4 and 5 rows, 6 and 7 channels.
 template <bool TWO>
 static void add_tiles(const uint16_t* x, int64_t stride, const uint8_t* w, int num_groups, bool is_first,
                       float* out) {
@@ -123,8 +128,8 @@ class Multiplier {
     return least(left, in_tiles ? kTiledRows : kGemmRows);
   }
 
-  void run(const LinearView& weight, int channel, int span, const ActView& act, bool in_bf16, int row, int rows,
-           Ahead ahead, float* out) {
+  void run(const LinearView& weight, int channel, int span, const ActView& act, bool in_bf16, int row,
+           int rows, Ahead ahead, float* out) {
     if (uses_tiles(weight, in_bf16)) return run_tiles(weight, channel, span, act, row, rows, out);
     for (int done = 0; done < rows; done += kGemmRows) {
       const int count = least(kGemmRows, rows - done);
@@ -154,7 +159,8 @@ class Multiplier {
     const int64_t stride = (int64_t)groups * kGroup;
     for (int g = 0; g < groups; g += kTiledGroups) {
       const int count = least(kTiledGroups, groups - g);
-      const uint8_t* records = bf16_records(weight, panel + g * weight.record_bytes, count, first, span, room);
+      const uint8_t* records =
+          bf16_records(weight, panel + g * weight.record_bytes, count, first, span, room);
       const uint16_t* x = act.bf16 + row * stride + (int64_t)g * kGroup;
       for (int r = 0; r < rows; r += 2 * kTileHeight) {
         const int height = least(2 * kTileHeight, rows - r);

@@ -90,6 +90,21 @@ static inline float exp_of(float x) {
   return lanes[0];
 }
 
+// exp(x - top) for softmax's weights, x at most top: relative error under 3e-6 but for the rounding of x; exactly
+// zero from kExpFloor down. Two thirds of vexp's operations.
+static inline vf weight_below(vf x, float top) {
+  constexpr float kLog2E = 1.44269504f;
+  const vf t = vmax(fma(x, set(kLog2E), set(-top * kLog2E)), set(kExpFloor * kLog2E));
+  const vf n = round(t);
+  const vf r = sub(t, n);
+  vf p = set(9.5701e-3f);
+  p = fma(p, r, set(5.591786e-2f));
+  p = fma(p, r, set(2.4024745e-1f));
+  p = fma(p, r, set(6.9312181e-1f));
+  p = fma(p, r, set(9.9999926e-1f));
+  return scale2(p, n);
+}
+
 static inline vf sigmoid(vf x) {
   return div(set(1.0f), add(set(1.0f), vexp(sub(zero(), x))));
 }

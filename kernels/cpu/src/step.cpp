@@ -46,8 +46,8 @@ StepRun::StepRun(Model& model, const acpu_step& step)
 
 void StepRun::find_runs() {
   for (int row = 0; row < step_.num_tokens; ++row) {
-    const bool in_bf16 =
-        level_.has_tiles && step_.prompt_lens && step_.positions[row] < step_.prompt_lens[sequence_of_row_[row]];
+    const bool in_prompt = step_.prompt_lens && step_.positions[row] < step_.prompt_lens[sequence_of_row_[row]];
+    const bool in_bf16 = level_.has_tiles && in_prompt && config_.activation_bits != 16;
     if (runs_.empty() || runs_.back().in_bf16 != in_bf16) runs_.push_back({row, row, in_bf16});
     ++runs_.back().end;
   }
@@ -147,7 +147,8 @@ void StepRun::run_gemm(int thread, GemmTask* tasks, int num_tasks, const std::ve
   int units = 0, num_rows = 0;
   for (int i = 0; i < num_tasks; ++i) units += num_units(tasks[i].weight);
   const size_t row_bytes = static_cast<size_t>(tasks[0].weight.num_groups) * kGroup * 3 / 2;
-  const int of_integers = std::min(192, std::max<int>(24, static_cast<int>(kRowBlockBytes / row_bytes)) / 6 * 6);
+  const int of_integers =
+      std::min(192, std::max<int>(24, static_cast<int>(kRowBlockBytes / row_bytes)) / 6 * 6);
   std::vector<RowRun> blocks;
   for (const RowRun& run : runs) {
     const int rows = run.end - run.begin, most = run.in_bf16 ? kRowBlockInBf16 : of_integers;
@@ -310,7 +311,8 @@ void StepRun::run_head(Worker& w) {
     task.epilogue = kLogits;
     task.scale = config_.logit_scale;
     task.softcap = config_.logit_softcap;
-    run_gemm(w.thread, &task, 1, {{0, count, false}}, kGemmsPerLayer * config_.num_layers + first / logit_chunk_);
+    run_gemm(w.thread, &task, 1, {{0, count, false}},
+             kGemmsPerLayer * config_.num_layers + first / logit_chunk_);
     barrier();
     finish_phase(w, kPhaseHead);
     pick_tokens(w.thread, first, count, logits_);

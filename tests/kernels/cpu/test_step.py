@@ -46,7 +46,8 @@ def test_step_equals_the_plain_network(library: NativeLibrary, rig, variant):
             model.bind_kv(rig.pages(network.shape, 5))
             table = [4, 0, 2]
             chunks = [
-                rig.batch([(tokens[a:b], a, table)]) for a, b in itertools.pairwise((0, 30, 31, 34, 41))
+                rig.batch([(tokens[a:b], a, table)], prompt_lens=[33])
+                for a, b in itertools.pairwise((0, 30, 31, 34, 41))
             ]
             logits = np.concatenate([rig.logits(model, chunk) for chunk in chunks])
         assert relative_error(logits, expected) < 0.01, level
@@ -62,14 +63,22 @@ def test_step_equals_the_plain_network(library: NativeLibrary, rig, variant):
         (Source.F32, Kind.BF16, True, 0.03),
     ],
 )
-def test_quantized_step_is_near_the_plain_network(library: NativeLibrary, rig, source, kind, is_int8, limit):
+@pytest.mark.parametrize("num_prompt_tokens", [0, 29])
+def test_quantized_step_is_near_the_plain_network(
+    library: NativeLibrary, rig, source, kind, is_int8, limit, num_prompt_tokens
+):
     network = rig.network(rig.shape(source=source, kind=kind, hidden=128, head_size=32))
     tokens = random_tokens(np.random.default_rng(2), network.shape, 29)
     for level in library.levels:
         with network.native(library, level=level) as model:
             model.bind_kv(rig.pages(network.shape, 2, 16, is_int8))
-            logits = rig.logits(model, rig.batch([(tokens, 0, [1, 0])]))
+            batch = rig.batch([(tokens, 0, [1, 0])], prompt_lens=[num_prompt_tokens])
+            logits = rig.logits(model, batch)
         assert relative_error(logits, network.reference(tokens)) < limit, level
+
+
+# Where each sequence's prompt ends, what comes after being generated: inside, at the edges of and beyond chunks.
+PROMPT_LENS = {"a": 131, "b": 52, "c": 0}
 
 
 def run_schedule(rig, model, shape, schedule, tables, tokens, is_int8):
@@ -79,7 +88,7 @@ def run_schedule(rig, model, shape, schedule, tables, tokens, is_int8):
     for round_ in range(max(len(ends) for ends in schedule.values())):
         due = [name for name, ends in schedule.items() if round_ < len(ends)]
         pieces = [(tokens[n][done[n] : schedule[n][round_]], done[n], tables[n]) for n in due]
-        logits = rig.logits(model, rig.batch(pieces))
+        logits = rig.logits(model, rig.batch(pieces, prompt_lens=[PROMPT_LENS[name] for name in due]))
         for name, piece in zip(due, pieces, strict=True):
             rows[name].append(logits[: len(piece[0])])
             logits = logits[len(piece[0]) :]
@@ -88,18 +97,24 @@ def run_schedule(rig, model, shape, schedule, tables, tokens, is_int8):
 
 
 @pytest.mark.parametrize(
-    ("source", "is_int8", "activation_bits"),
+    ("source", "kind", "is_int8", "activation_bits", "head_size"),
     [
-        (Source.Q4_1, False, MIXED_BITS),
-        (Source.Q4_1, True, 8),
-        (Source.Q8_0, False, 16),
-        (Source.Q8_0, True, MIXED_BITS),
+        (Source.Q4_1, None, False, MIXED_BITS, 32),
+        (Source.Q4_0, None, False, MIXED_BITS, 80),
+        (Source.Q4_1, None, True, 8, 32),
+        (Source.Q8_0, None, False, 16, 64),
+        (Source.Q8_0, None, True, MIXED_BITS, 32),
+        (Source.F32, Kind.CHANNEL8, False, MIXED_BITS, 16),
+        (Source.F32, Kind.BF16, False, MIXED_BITS, 32),
     ],
 )
 def test_logits_depend_on_neither_neighbours_nor_chunks_nor_threads(
-    library: NativeLibrary, rig, source, is_int8, activation_bits
+    library: NativeLibrary, rig, source, kind, is_int8, activation_bits, head_size
 ):
-    network = rig.network(rig.shape(source=source, kind=None, hidden=128, head_size=32, windows=(50, None)))
+    shape = rig.shape(
+        source=source, kind=kind, hidden=128, ffn=1216, head_size=head_size, windows=(50, None)
+    )
+    network = rig.network(shape)
     rng = np.random.default_rng(3)
     tokens = {name: random_tokens(rng, network.shape, 150) for name in "abc"}
     tables = {
