@@ -1,6 +1,7 @@
 """The native CPU backend: packed integer weights, one native call per step. Knows no queue."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -127,8 +128,16 @@ def cpu_kv_layout(config: ModelConfig, dtype: torch.dtype) -> KVLayout:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What activations are rounded to: `bits` as in NativeConfig, and whether prompts may go in bfloat16."""
+
+    bits: int
+    prompts_in_bf16: bool
+
+
 def native_config(
-    config: ModelConfig, *, activation_bits: int, num_threads: int, max_tokens: int
+    config: ModelConfig, *, activations: Activations, num_threads: int, max_tokens: int
 ) -> NativeConfig:
     """The library's view of a network. Raises UnsupportedModel for a RoPE scaling nobody computes yet."""
     ropes = {
@@ -165,7 +174,8 @@ def native_config(
         normalizes_experts=experts.normalizes_weights if experts else False,
         max_tokens=max_tokens,
         num_threads=num_threads,
-        activation_bits=activation_bits,
+        activation_bits=activations.bits,
+        prompts_in_bf16=activations.prompts_in_bf16,
     )
 
 

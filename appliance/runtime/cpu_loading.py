@@ -11,7 +11,7 @@ from appliance.model.config import ModelConfig
 from appliance.model.rope_override import RopeOverride
 from appliance.precision_map import EMPTY_MAP, PrecisionMap
 from appliance.runtime.checkpoint import ModelFile, read_config
-from appliance.runtime.cpu import CpuBackend, cpu_kv_layout, native_config
+from appliance.runtime.cpu import Activations, CpuBackend, cpu_kv_layout, native_config
 from appliance.runtime.cpu_weights import PLANS, NativeWeightLoader, PackingPlan
 from appliance.runtime.weights import Progress
 from kernels.cpu.build import BuildError, build
@@ -133,7 +133,7 @@ def load_native(
     library: NativeLibrary,
     plan: NativePlan,
     *,
-    activation_bits: int,
+    activations: Activations,
     num_threads: int,
     max_tokens: int,
     served_context: int | None,
@@ -145,9 +145,7 @@ def load_native(
     # Torch only samples here, and its idle threads would spin on the library's cores.
     torch.set_num_threads(1)
     try:
-        shape = native_config(
-            config, activation_bits=activation_bits, num_threads=num_threads, max_tokens=max_tokens
-        )
+        shape = native_config(config, activations=activations, num_threads=num_threads, max_tokens=max_tokens)
         with NativeModelBuilder(library, shape) as builder:
             NativeWeightLoader(file, builder, plan.packing, progress).load(architecture, config)
             model = builder.finish()

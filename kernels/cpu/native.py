@@ -81,8 +81,9 @@ class NativeConfig:
     `num_threads` counts the caller. `max_tokens` bounds one step. `spin_us` is how long idle threads watch
     for the next step before they sleep. `activation_bits` is 8; 16 for products that are float32's but
     for rounding, at the price of a second pass over weights in cache; or MIXED_BITS for the second pass only
-    where a group's values stand out in their row. `level` names an instruction-set level; empty picks the
-    best.
+    where a group's values stand out in their row. `prompts_in_bf16` lets levels with a tile unit multiply the
+    rows of prompts in bfloat16, weights and activations alike, several times as fast. `level` names an
+    instruction-set level; empty picks the best.
     """
 
     num_layers: int
@@ -112,6 +113,7 @@ class NativeConfig:
     num_threads: int = 1
     spin_us: int = 200
     activation_bits: int = 8
+    prompts_in_bf16: bool = False
     level: str = ""
 
 
@@ -306,7 +308,7 @@ def _create(library: NativeLibrary, config: NativeConfig) -> int | None:
             "vocab_size", "max_tokens", "activation", "norm_placement", "qk_norm", "num_experts",
             "num_active_experts", "expert_size", "normalizes_experts",
             "norm_eps", "attention_scale", "logit_scale", "residual_scale", "embedding_scale",
-            "num_threads", "spin_us", "activation_bits",
+            "num_threads", "spin_us", "activation_bits", "prompts_in_bf16",
         )
     }  # fmt: skip
     struct = ConfigStruct(

@@ -75,6 +75,7 @@ typedef struct {
       embedding_scale;
   int32_t num_ropes, num_threads, spin_us;
   int32_t activation_bits; /* 8; 16: a float32 product but for rounding; or ACPU_MIXED_BITS */
+  int32_t prompts_in_bf16; /* 1: weights and activations of prompts as bfloat16 on levels with tiles */
   const acpu_rope* ropes;
   const int32_t* rope_of_layer; /* [num_layers], -1: none */
   const int32_t* windows;       /* [num_layers], 0: none */
@@ -111,8 +112,7 @@ typedef struct {
   const int32_t* slots;        /* [num_tokens] */
   const int32_t* query_starts; /* [num_sequences + 1] */
   const int32_t* context_lens; /* [num_sequences], new tokens included */
-  const int32_t* prompt_lens;  /* null, or [num_sequences]: tokens at positions below are of a prompt, which
-                                  levels with tiles multiply in bfloat16 unless activations have 16 bits */
+  const int32_t* prompt_lens;  /* null, or [num_sequences]: tokens at positions below are of a prompt */
   const int32_t* block_tables; /* [num_sequences, max_blocks] */
   const int32_t* logit_rows;   /* [num_logit_rows] */
   float* logits;               /* null, or [num_logit_rows, vocab_size] */

@@ -47,7 +47,7 @@ StepRun::StepRun(Model& model, const acpu_step& step)
 void StepRun::find_runs() {
   for (int row = 0; row < step_.num_tokens; ++row) {
     const bool in_prompt = step_.prompt_lens && step_.positions[row] < step_.prompt_lens[sequence_of_row_[row]];
-    const bool in_bf16 = level_.has_tiles && in_prompt && config_.activation_bits != 16;
+    const bool in_bf16 = in_prompt && config_.prompts_in_bf16 && level_.has_tiles;
     if (runs_.empty() || runs_.back().in_bf16 != in_bf16) runs_.push_back({row, row, in_bf16});
     ++runs_.back().end;
   }

@@ -42,7 +42,7 @@ def test_step_equals_the_plain_network(library: NativeLibrary, rig, variant):
     tokens = random_tokens(np.random.default_rng(1), network.shape, 41)
     expected = network.reference(tokens)
     for level in library.levels:
-        with network.native(library, level=level, num_threads=2) as model:
+        with network.native(library, level=level, num_threads=2, prompts_in_bf16=True) as model:
             model.bind_kv(rig.pages(network.shape, 5))
             table = [4, 0, 2]
             chunks = [
@@ -70,14 +70,14 @@ def test_quantized_step_is_near_the_plain_network(
     network = rig.network(rig.shape(source=source, kind=kind, hidden=128, head_size=32))
     tokens = random_tokens(np.random.default_rng(2), network.shape, 29)
     for level in library.levels:
-        with network.native(library, level=level) as model:
+        with network.native(library, level=level, prompts_in_bf16=True) as model:
             model.bind_kv(rig.pages(network.shape, 2, 16, is_int8))
             batch = rig.batch([(tokens, 0, [1, 0])], prompt_lens=[num_prompt_tokens])
             logits = rig.logits(model, batch)
         assert relative_error(logits, network.reference(tokens)) < limit, level
 
 
-# Where each sequence's prompt ends, what comes after being generated: inside, at the edges of and beyond chunks.
+# Where each prompt ends: inside, at the edges of and beyond chunks. What comes after is generated.
 PROMPT_LENS = {"a": 131, "b": 52, "c": 0}
 
 
@@ -111,9 +111,7 @@ def run_schedule(rig, model, shape, schedule, tables, tokens, is_int8):
 def test_logits_depend_on_neither_neighbours_nor_chunks_nor_threads(
     library: NativeLibrary, rig, source, kind, is_int8, activation_bits, head_size
 ):
-    shape = rig.shape(
-        source=source, kind=kind, hidden=128, ffn=1216, head_size=head_size, windows=(50, None)
-    )
+    shape = rig.shape(source=source, kind=kind, hidden=128, ffn=1216, head_size=head_size, windows=(50, None))
     network = rig.network(shape)
     rng = np.random.default_rng(3)
     tokens = {name: random_tokens(rng, network.shape, 150) for name in "abc"}
@@ -127,9 +125,8 @@ def test_logits_depend_on_neither_neighbours_nor_chunks_nor_threads(
     for level in library.levels:
         results = []
         for schedule, threads in ((alone, 1), (alone, 2), (crowd, 1), (crowd, 3), ({"a": [150]}, 2)):
-            with network.native(
-                library, level=level, num_threads=threads, activation_bits=activation_bits
-            ) as model:
+            settings = {"activation_bits": activation_bits, "prompts_in_bf16": True}
+            with network.native(library, level=level, num_threads=threads, **settings) as model:
                 results.append(
                     run_schedule(rig, model, network.shape, schedule, tables, tokens, is_int8)["a"]
                 )
