@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from appliance import __version__, paths
@@ -151,6 +152,7 @@ class Appliance:
             model = load_file(load_model, settings, self._overrides, file, room, self._report_loading)
             # What the operator named first stays only until another needs its place.
             state.pool.add(model, is_pinned=place > 0)
+            self._http.call(partial(state.residency.begin, model.model_id))
         state.enter("ready")
 
     def _find(self, settings: Settings) -> ModelFile:

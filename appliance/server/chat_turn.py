@@ -5,7 +5,7 @@ here. Knows no protocol and no engine.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -83,6 +83,14 @@ async def prepare_chat(model: ResidentModel, turn: ChatTurn) -> PreparedChat:
     )
     grammar = await _answer_grammar(model, turn, rules)
     return PreparedChat(prompt_token_ids=prompt, rules=rules, grammar=grammar)
+
+
+def with_system(model: ResidentModel, turn: ChatTurn) -> ChatTurn:
+    """The model's own system prompt, where the conversation has none."""
+    system = model.defaults.system
+    if system is None or any(message["role"] in ("system", "developer") for message in turn.messages):
+        return turn
+    return replace(turn, messages=[{"role": "system", "content": system}, *turn.messages])
 
 
 async def rendered_chat(model: ResidentModel, turn: ChatTurn) -> list[int]:

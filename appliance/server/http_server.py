@@ -18,6 +18,7 @@ from litestar.types import ASGIApp
 from uvicorn._types import ASGISendCallable, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from appliance.engine.stream import call_on_loop
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.certificate import Certificate
 from appliance.server.error_responses import encode_error
@@ -48,11 +49,13 @@ class Connection(HttpToolsProtocol):
     """One client's connection."""
 
     _header_timer: TimerHandle | None = None
+    _is_surplus = False  # beyond the connections that may be open at once
     _num_header_bytes = 0  # of the request whose headers come now
     _num_pending_bytes = 0  # received while its headers are not complete
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
+        self._is_surplus = len(self.connections) > _MAX_CONNECTIONS
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -82,13 +85,18 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._headers_came()
+        if self._is_surplus:
+            raise ValueError("too many connections")  # the parser hands it on as an error of its own
         super().on_headers_complete()
         self.scope["state"][WRITER_KEY] = _BodyWriter(self.cycle)
         if self.scope["http_version"] == "1.0":
             self.cycle.send = _until_close(self.cycle)  # type: ignore[assignment, method-assign]
 
     def send_400_response(self, msg: str) -> None:
-        if self._num_header_bytes > _MAX_HEADER_BYTES:
+        if self._is_surplus:
+            message = f"{_MAX_CONNECTIONS} connections are open, the most; close some, or try again later"
+            self._refuse(503, "Service Unavailable", message, "too_many_connections")
+        elif self._num_header_bytes > _MAX_HEADER_BYTES:
             self._refuse_headers()
         else:
             self._refuse(400, "Bad Request", f"{msg.rstrip('.').lower()}; send HTTP/1.1", "invalid_http")
@@ -227,11 +235,11 @@ class HttpServer:
             server_header=False,
             headers=[("server", SERVER_NAME)],
             timeout_keep_alive=_KEEP_ALIVE_S,
-            limit_concurrency=_MAX_CONNECTIONS,
             ssl_certfile=certificate.file if certificate else None,
             ssl_keyfile=certificate.key_file if certificate else None,
         )
         self._server = _Server(self._config, state)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
@@ -250,6 +258,12 @@ class HttpServer:
         for listener in self._listeners:
             listener.close()
 
+    def call(self, function: Callable[[], None]) -> None:
+        """Have a function called on the event loop, which has started. Any thread."""
+        assert self._loop is not None, "the server was not started"
+        call_on_loop(self._loop, function)
+
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            self._loop = runner.get_loop()
             runner.run(self._server.serve(sockets=list(self._listeners)))

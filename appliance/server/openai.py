@@ -20,7 +20,7 @@ from appliance.server.access import access_of
 from appliance.server.answers import Answer, AnswerFormat
 from appliance.server.appliance_state import ApplianceState
 from appliance.server.cache_salt import cache_salt
-from appliance.server.chat_turn import ChatTurn, compiled_content, prepare_chat
+from appliance.server.chat_turn import compiled_content, prepare_chat, with_system
 from appliance.server.error_responses import json_response
 from appliance.server.generation import GenerationRequest
 from appliance.server.generation_group import GenerationGroup, start_generations
@@ -86,7 +86,7 @@ class OpenAI:
         num_per_prompt = num_choices(wanted, num_prompts=1, limit=self._state.limits.max_choices)
         stop = stop_strings(wanted)
         turn = await run_text_work(len(body), partial(chat_turn, wanted))
-        prepared = await prepare_chat(model, _with_system(model, turn))
+        prepared = await prepare_chat(model, with_system(model, turn))
         served = access_of(request.scope).class_for(service_class(wanted.service_tier))
         identity = _identity("chatcmpl", model, wanted, served)
         answer_format = ChatFormat(identity, _logprob_writer(model, params))
@@ -218,14 +218,6 @@ def openai_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
         return json_response(msgspec.json.encode(await _card_of(state, name)))
 
     return [create_chat_completion, create_completion, list_models, get_model]
-
-
-def _with_system(model: ResidentModel, turn: ChatTurn) -> ChatTurn:
-    """The model's own system prompt, where the conversation has none."""
-    system = model.defaults.system
-    if system is None or any(message["role"] in ("system", "developer") for message in turn.messages):
-        return turn
-    return replace(turn, messages=[{"role": "system", "content": system}, *turn.messages])
 
 
 def _identity(

@@ -14,7 +14,7 @@ from appliance import __version__
 from appliance.errors import InvalidRequest
 from appliance.model_pool import ResidentModel
 from appliance.server.appliance_state import ApplianceState
-from appliance.server.chat_turn import rendered_chat
+from appliance.server.chat_turn import rendered_chat, with_system
 from appliance.server.error_responses import json_response
 from appliance.server.off_loop import run_text_work
 from appliance.server.openai_prompts import chat_turn
@@ -118,7 +118,7 @@ def operation_routes(state: ApplianceState) -> list[HTTPRouteHandler]:
     async def apply_template(request: Request[Any, Any, Any]) -> Response[bytes]:
         wanted = template_decoder.decode(await read_body(request.scope, request.receive, state.limits))
         model = await state.loaded_model(wanted.model)
-        ids = await rendered_chat(model, chat_turn(wanted))
+        ids = await rendered_chat(model, with_system(model, chat_turn(wanted)))
         text = await run_text_work(len(ids), lambda: model.tokenizer.spelt(ids))
         return _json(RenderedChat(prompt=text, tokens=ids, count=len(ids)))
 

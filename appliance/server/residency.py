@@ -78,9 +78,13 @@ class Residency:
         if task is None or task in holders:
             return
         holders.add(task)
-        if model.model_id not in self._keep_alive_s:  # one that was loaded at the start
-            self.used(model.model_id, self._rules.keep_alive_s)
+        self.begin(model.model_id)
         task.add_done_callback(lambda done: self._let_go(model.model_id, done))
+
+    def begin(self, model_id: str) -> None:
+        """Count its keep-alive from now on, where nobody has begun: of one that was loaded at the start."""
+        if model_id not in self._keep_alive_s:
+            self.used(model_id, self._rules.keep_alive_s)
 
     def unload(self, model_id: str, *, spares_pinned: bool = False) -> None:
         """Take no more requests for it; what runs ends first, then its memory is free."""

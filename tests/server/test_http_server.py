@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import BadSetting
+from appliance.server import http_server
 from appliance.server.certificate import Certificate
 from appliance.server.http_server import HttpServer
 from appliance.server.listener import bind
@@ -145,6 +146,27 @@ def test_headers_within_the_limit_and_a_long_body_pass(rig: Rig) -> None:
             data = request_bytes(CHAT, body, extra="X-Long: " + "a" * 60_000 + "\r\n")
             with open_socket(server, data) as connection:
                 assert b" 200 OK" in read_until(connection, b"usage")
+
+
+def test_connections_beyond_the_limit_are_refused_in_words_and_the_others_served(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "_MAX_CONNECTIONS", 5)
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serve(rig) as server, contextlib.ExitStack() as closing:
+        earlier = [closing.enter_context(open_socket(server)) for _ in range(5)]
+        wait_for(lambda: len(server._server.server_state.connections) == 5)
+        answer = read_all(open_socket(server, request))
+        assert b"HTTP/1.1 503 " in answer
+        error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+        assert "5 connections are open" in error["message"]
+        assert error["code"] == "too_many_connections"
+        for connection in earlier:
+            connection.sendall(request)
+            assert b" 200 OK" in read_until(connection, b"}")
+        earlier[0].close()
+        wait_for(lambda: len(server._server.server_state.connections) == 4)
+        assert get(server, "/health")[0] == 200
 
 
 def test_with_a_certificate_the_server_speaks_https_only(rig: Rig, tmp_path: Path) -> None:

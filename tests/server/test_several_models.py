@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,9 @@ def test_a_models_own_system_prompt_holds_where_the_conversation_has_none() -> N
         own = [{"role": "system", "content": "x"}, {"role": "user", "content": "hi"}]
         asked = client.post(CHAT, json=ask("red", messages=own)).json()["usage"]["prompt_tokens"]
         assert plain < asked < with_system
+        shown = client.post("/apply-template", json=ask("red")).json()
+        assert shown["count"] == with_system
+        assert "be brief" in shown["prompt"]
 
 
 def _prompt_tokens(client: Any, shelf: Shelf, model: ResidentModel) -> int:
@@ -179,6 +183,14 @@ def test_a_model_of_the_start_is_unloaded_after_its_keep_alive_too() -> None:
         assert said(client, "red") == "red"
         assert shelf.loads == []
         wait_for(lambda: not shelf.alive)
+
+
+def test_a_model_of_the_start_that_nobody_asks_for_is_unloaded_too() -> None:
+    with make_shelf("red", keep_alive_s=0.2) as shelf, Running(shelf) as server:
+        shelf.state.pool.add(shelf.resident("red"))
+        server.call(partial(shelf.state.residency.begin, "red"))
+        wait_for(lambda: not shelf.alive)
+        assert shelf.loads == []
 
 
 def test_the_room_of_a_load_leaves_what_others_were_promised() -> None:
