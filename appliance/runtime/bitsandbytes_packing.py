@@ -18,8 +18,8 @@ from kernels.ops import AnyWeight, ForeignWeight
 # Columns of the activations with a value above this are multiplied in 16 bits; the paper's choice.
 _OUTLIER = 6.0
 
-# Measured: processor time of a token against --precision int8 on the native engine, with AVX-512 and with AVX2,
-# and perplexity of `appliance eval` against bf16, where int8 on the native engine is 0.4% above.
+# Measured: processor time of a token against --precision int8 on the native engine, with AVX-512 and with
+# AVX2, and perplexity of `appliance eval` against bf16, where int8 on the native engine is 0.4% above.
 COST_ON_A_CPU = {
     "nf4": "6 to 80 times the processor time of --precision int8, with a perplexity 23% above bf16's",
     "llm.int8": "5 to 60 times the processor time of --precision int8, with a perplexity 1.8% above bf16's",
