@@ -4,6 +4,7 @@ One question, greedy: whichever client asks, and however the answer comes, it is
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ PERSON = {
 
 
 @pytest.fixture
-def api(server: RunningServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
+def api(server: RunningServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture
@@ -80,31 +82,41 @@ def test_openai_gets_what_its_schema_and_tools_ask_for(api: openai.OpenAI) -> No
     assert answer.choices[0].finish_reason == "tool_calls"
 
 
-def test_anthropic_is_given_the_same_answer(server: RunningServer, expected: str) -> None:
-    client = anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0)
-    greedy = {"temperature": 0}  # which this client no longer has a parameter for
-    message = client.messages.create(model=DEFAULT_MODEL, messages=MESSAGES, max_tokens=24, extra_body=greedy)
+@pytest.fixture
+def claude(server: RunningServer) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0) as client:
+        yield client
+
+
+def test_anthropic_is_given_the_same_answer(claude: anthropic.Anthropic, expected: str) -> None:
+    wanted: Any = {
+        "model": DEFAULT_MODEL,
+        "messages": MESSAGES,
+        "max_tokens": 24,
+        "extra_body": {"temperature": 0},  # which this client no longer has a parameter for
+    }
+    message = claude.messages.create(**wanted)
     assert "".join(block.text for block in message.content if block.type == "text") == expected
     assert message.stop_reason == "max_tokens"
-    with client.messages.stream(
-        model=DEFAULT_MODEL, messages=MESSAGES, max_tokens=24, extra_body=greedy
-    ) as stream:
+    with claude.messages.stream(**wanted) as stream:
         assert "".join(stream.text_stream) == expected
-    counted = client.messages.count_tokens(model=DEFAULT_MODEL, messages=MESSAGES)
+    counted = claude.messages.count_tokens(model=DEFAULT_MODEL, messages=MESSAGES)
     usage = message.usage
     assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
 def test_ollama_is_given_the_same_answer(server: RunningServer, expected: str) -> None:
-    client = ollama.Client(host=server.url)
     options = {"temperature": 0, "num_predict": 24, "repeat_penalty": 1.0}
-    answer = client.chat(model=DEFAULT_MODEL, messages=MESSAGES, options=options)
-    assert answer.message.content == expected
-    assert answer.done_reason == "length"
-    parts = client.chat(model=DEFAULT_MODEL, messages=MESSAGES, options=options, stream=True)
-    assert "".join(part.message.content or "" for part in parts) == expected
-    shaped = client.chat(model=DEFAULT_MODEL, messages=MESSAGES, options={"temperature": 0}, format=PERSON)
-    assert set(json.loads(shaped.message.content or "")) == {"name", "age"}
+    with ollama.Client(host=server.url) as client:
+        answer = client.chat(model=DEFAULT_MODEL, messages=MESSAGES, options=options)
+        assert answer.message.content == expected
+        assert answer.done_reason == "length"
+        parts = client.chat(model=DEFAULT_MODEL, messages=MESSAGES, options=options, stream=True)
+        assert "".join(part.message.content or "" for part in parts) == expected
+        shaped = client.chat(
+            model=DEFAULT_MODEL, messages=MESSAGES, options={"temperature": 0}, format=PERSON
+        )
+        assert set(json.loads(shaped.message.content or "")) == {"name", "age"}
 
 
 @needs_node
