@@ -4,6 +4,7 @@ import hashlib
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from litestar.testing import TestClient
@@ -278,6 +279,11 @@ def test_no_name_leaves_the_store(rig: Rig, client: Client, name: str, tmp_path:
     ):
         assert client.post(path, json=body).status_code in (400, 404), path
     assert client.request("DELETE", "/api/delete", json={"model": name}).status_code in (400, 404)
+    quoted = quote(name, safe="")
+    for method in ("HEAD", "POST"):
+        assert client.request(method, f"/api/blobs/{quoted}", content=b"x").status_code == 404
+    if name != ".":  # the client itself takes this one out of the path
+        assert client.get(f"/v1/models/{quoted}").status_code == 404
     assert sorted(store.parent.rglob("*")) == before
     if name == "con":  # harmless here: the file's own name is another
         return
