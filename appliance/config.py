@@ -74,7 +74,7 @@ class Settings:
     precision: str = setting("auto", "precision of the weights", choices=PRECISIONS)
     activations: str = setting(
         "auto",
-        "activations on a CPU: int16 (auto) is exact, int8 fastest, mixed between",
+        "activations on a CPU: int16 (auto, but prompts in bf16 where AMX is), mixed, int8 (fastest)",
         choices=ACTIVATIONS,
     )
     kv_dtype: str = setting("auto", "precision of the KV cache", choices=KV_DTYPES)

@@ -1,6 +1,7 @@
 """Installs the peers from the package index into environments of their own, once, below one folder."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -10,11 +11,14 @@ from pathlib import Path
 
 LLAMA_CPP_PYTHON = "0.3.36"
 OPENVINO_GENAI = "2026.4.1.0"
+# Its products by the tile unit (AMX) end in a fault when they load the tiles' shapes: it goes without.
+_WITHOUT_TILES = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" if platform.machine() == "x86_64" else ""
 # The server alone; its web page would be fetched from elsewhere.
 _CMAKE_FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=ON",
     "-DGGML_NATIVE=ON",
+    *(f"-DCMAKE_C_FLAGS={_WITHOUT_TILES}", f"-DCMAKE_CXX_FLAGS={_WITHOUT_TILES}"),
     *("-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF"),
     *("-DLLAMA_BUILD_APP=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF"),
 )

@@ -73,7 +73,7 @@ def describe_machine() -> str:
         for key, _, value in (line.partition(":") for line in cpu_info.read_text().splitlines())
     }
     flags = lines.get("flags", "").split()
-    wanted = ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "asimddp")
+    wanted = ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimddp")
     abilities = " ".join(flag for flag in wanted if flag in flags)
     model = f"{lines.get('model name', platform.machine())} (family {lines.get('cpu family', '?')}, "
     model += f"model {lines.get('model', '?')})"

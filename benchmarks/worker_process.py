@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -54,7 +55,8 @@ class WorkerProcess:
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it ended by itself, a command of ours unread
+            self._process.stdin.close()
         try:
             self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:

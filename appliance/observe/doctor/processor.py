@@ -12,6 +12,10 @@ CPUINFO = Path("/proc/cpuinfo")
 CGROUP = Path("/sys/fs/cgroup")
 # Best first: what the native engine's levels need, in the kernel's words for x86-64 and for Arm.
 _LEVELS = (
+    (
+        "AVX-512 with tiles (AMX)",
+        {"avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16"},
+    ),
     ("AVX-512 with VNNI", {"avx512f", "avx512bw", "avx512vl", "avx512_vnni"}),
     ("AVX2 with VNNI", {"avx2", "fma", "avx_vnni"}),
     ("AVX2", {"avx2", "fma", "f16c"}),

@@ -20,7 +20,8 @@ PASS, WARN, FAIL = Status.PASS, Status.WARN, Status.FAIL
 @pytest.mark.parametrize(
     ("flags", "word", "status"),
     [
-        ("flags : avx2 fma f16c avx512f avx512bw avx512vl avx512_vnni", "AVX-512", PASS),
+        ("flags : avx2 fma f16c avx512f avx512bw avx512vl avx512_vnni", "AVX-512 with VNNI", PASS),
+        ("flags : avx512f avx512_vnni avx512_bf16 amx_bf16 amx_tile", "AMX", PASS),
         ("flags : avx2 fma f16c avx_vnni", "AVX2 with VNNI", PASS),
         ("flags : sse4_2 avx2 fma f16c", "AVX2:", PASS),
         ("Features : fp asimd asimddp", "NEON", PASS),
