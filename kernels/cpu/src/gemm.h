@@ -269,6 +269,11 @@ static void span_tile(const LinearView& weight, int channel, int span, const Act
     if (done < span) tile<KIND, R, NV / 2>(weight, panel, first + done, act, row, ahead, out + done);
 }
 
+// How many rows to take at once of those that are left: the last two times alike.
+static inline int vector_rows(int left) {
+  return left <= kGemmRows ? left : left < 2 * kGemmRows ? (left + 1) / 2 : kGemmRows;
+}
+
 typedef void (*SpanTile)(const LinearView&, int, int, const ActView&, int, Ahead, float*);
 
 template <int KIND>

@@ -125,7 +125,7 @@ class Multiplier {
   static int rows_at_once(const GemmTask& task, int left) {
     const bool in_tiles = uses_tiles(task.weight, task.in_bf16) ||
                           (task.epilogue == acpu::kGate && uses_tiles(task.second, task.in_bf16));
-    return least(left, in_tiles ? kTiledRows : kGemmRows);
+    return in_tiles ? least(left, kTiledRows) : vector_rows(left);
   }
 
   void run(const LinearView& weight, int channel, int span, const ActView& act, bool in_bf16, int row,

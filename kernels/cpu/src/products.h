@@ -20,7 +20,7 @@ class Multiplier {
  public:
   static constexpr int kMostRows = kGemmRows;
   static int rows_at_once(const GemmTask&, int left) {
-    return left <= kMostRows ? left : left < 2 * kMostRows ? (left + 1) / 2 : kMostRows;
+    return vector_rows(left);
   }
   void run(const LinearView& weight, int channel, int span, const ActView& act, bool, int row, int rows,
            Ahead ahead, float* out) {
@@ -86,7 +86,8 @@ static void gemm(const GemmTask& task, int row0, int row1, int unit0, int unit1)
   for (int unit = unit0; unit < unit1;) {
     const int units = unit % 2 == 0 && unit + 2 <= unit1 ? 2 : 1;
     const int channel = unit * kUnit, span = units * kUnit;
-    const int num_tiles = (row1 - row0 + Multiplier::kMostRows - 1) / Multiplier::kMostRows;
+    const int at_once = Multiplier::rows_at_once(task, row1 - row0);
+    const int num_tiles = (row1 - row0 + at_once - 1) / at_once;
     for (int row = row0, index = 0; row < row1; ++index) {
       const int rows = Multiplier::rows_at_once(task, row1 - row);
       multiplied(multiplier, task.weight, channel, span, task.act, task.in_bf16, row, rows,
