@@ -123,9 +123,12 @@ class AdaptiveBudget:
         prompt_context = prompts[0].num_computed_tokens if prompts else 0
         alone_s = self._model.predict_s(StepLoad(num_streams=len(streams), context_tokens=read_back))
         begun = StepLoad(num_streams=len(streams), context_tokens=read_back + prompt_context)
-        more = replace(begun, prompt_tokens=64, prompt_pairs=64 * prompt_context)
-        begun_s = self._model.predict_s(begun)
-        token_s = (self._model.predict_s(more) - begun_s) / 64
+        few_s, more_s = (
+            self._model.predict_s(replace(begun, prompt_tokens=n, prompt_pairs=n * prompt_context))
+            for n in (64, 128)
+        )
+        token_s = (more_s - few_s) / 64
+        begun_s = few_s - 64 * token_s
         target_s = slowdown * alone_s * self._alone.value / self._beside.value
         return int((target_s - begun_s) / token_s) if token_s > 0 else self._step_tokens
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from operator import mul
 
 # What each coefficient multiplies is brought to about 1, so that one ridge suits all.
-_SCALES = (1.0, 1 / 64, 1 / 8, 1 / 2**13, 1 / 2**17)
+_SCALES = (1.0, 1 / 64, 1 / 8, 1 / 2**13, 1 / 2**17, 1.0)
 _NUM_FEATURES = len(_SCALES)
 _FORGETTING = 0.995  # of the weight of older steps, at each new one: about 200 steps count
 _RIDGE = 1e-3
@@ -23,13 +23,15 @@ class StepLoad:
 
     @property
     def features(self) -> tuple[float, ...]:
-        raw = (1, self.prompt_tokens, self.num_streams, self.context_tokens, self.prompt_pairs)
+        has_prompt = 1 if self.prompt_tokens else 0
+        raw = (1, self.prompt_tokens, self.num_streams, self.context_tokens, self.prompt_pairs, has_prompt)
         return tuple(value * scale for value, scale in zip(raw, _SCALES, strict=True))
 
 
 class StepTimeModel:
     """Seconds = fixed + a * prompt tokens + b * streams + c * context tokens + d * prompt pairs, all >= 0.
 
+    Where there are prompt tokens, another fixed part: some devices prepare their weights for many rows.
     Least squares with exponential forgetting, over the normal equations; the feature with the lowest
     coefficient is left out until none is below zero.
     """

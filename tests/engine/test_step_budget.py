@@ -1,6 +1,7 @@
 """How many prompt tokens a step may take: the learned step times, and the budget they allow."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -35,6 +36,17 @@ def test_step_times_are_learned() -> None:
         model.observe(load, true_s(load))
     for load in loads(50):
         assert model.predict_s(load) == pytest.approx(true_s(load), rel=0.1)
+
+
+def test_what_any_prompt_costs_is_learned_apart_from_its_tokens() -> None:
+    model = StepTimeModel()
+    prepared_s = 0.03
+    for load in loads(300):
+        model.observe(load, true_s(load) + (prepared_s if load.prompt_tokens else 0))
+    streams = StepLoad(num_streams=4, context_tokens=4000)
+    assert model.predict_s(streams) == pytest.approx(true_s(streams), rel=0.1)
+    few = replace(streams, prompt_tokens=2, prompt_pairs=2000)
+    assert model.predict_s(few) == pytest.approx(true_s(few) + prepared_s, rel=0.1)
 
 
 def test_a_slower_machine_is_noticed() -> None:
