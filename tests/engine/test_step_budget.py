@@ -142,6 +142,22 @@ def test_a_prompt_takes_what_the_streams_target_leaves_and_no_more(slowdown: flo
     assert sum(over) / len(over) >= 0.9
 
 
+def test_beside_streams_that_are_quick_anyhow_a_prompt_is_not_fed_in_crumbs() -> None:
+    budget = AdaptiveBudget(512)
+    streams = [sequence(301 + i, 300 + i) for i in range(4)]
+    prompt = sequence(6400, 0)
+    quick = 0.25  # as fast a device: 6 ms alone
+    for tokens in [0] * 20 + [16] * 20:
+        budget.observe(batch_of(streams, prompt, tokens), quick * device_s(streams, prompt, tokens))
+    for _ in range(20):
+        tokens = budget.prompt_tokens(streams, [prompt])
+        step_s = quick * device_s(streams, prompt, tokens)
+        budget.observe(batch_of(streams, prompt, tokens), step_s)
+        prompt.num_computed_tokens += tokens
+    assert 0.028 < step_s <= 0.0303
+    assert step_s > 4 * quick * device_s(streams, prompt, 0)
+
+
 def test_now_and_then_a_step_goes_without_prompts_so_that_streams_stay_measured() -> None:
     budget = AdaptiveBudget(512)
     streams, prompt = [sequence(301, 300)], sequence(6400, 0)

@@ -27,7 +27,10 @@ struct Dequantizer {
     else if (KIND != acpu::kChannel8)
       scale = load_f16((const uint16_t*)own + channel), minimum = mul(minimum, scale);
     if (KIND == acpu::kGroup4Min) minimum = load_f16((const uint16_t*)own + kPanel + channel);
-    for (int i = 0; i < 32 / kBits; ++i) scales[i] = mul(scale, set(1.0f / (float)(1u << i * kBits)));
+    // Divided by powers of two, in the exponent: a product would take a place that the sums need.
+    const __mmask16 some = _mm512_test_epi32_mask((vi)scale, iset(0x7fffffff));
+    for (int i = 0; i < 32 / kBits; ++i)
+      scales[i] = (vf)_mm512_maskz_sub_epi32(some, (vi)scale, iset(i * kBits << 23));
   }
 
   // Number `i` of each word.
@@ -39,9 +42,10 @@ struct Dequantizer {
   // Two inputs side by side, rounded to the nearest.
   static vi pair(vf low, vf high) {
     const vi half = iset(0x8000);
-    const vi a = _mm512_srli_epi32(_mm512_add_epi32((vi)low, half), 16);
-    const vi b = _mm512_and_si512(_mm512_add_epi32((vi)high, half), iset((int32_t)0xffff0000));
-    return _mm512_or_si512(a, b);
+    const vi lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const vi upper_words = _mm512_mullo_epi32(lanes, iset(2 << 16 | 2));
+    return _mm512_permutex2var_epi16(iadd((vi)low, half), iadd(upper_words, iset(33 << 16 | 1)),
+                                     iadd((vi)high, half));
   }
 
   void run(const uint8_t* w, uint8_t* out) const {
@@ -117,6 +121,30 @@ static void add_tiles(const uint16_t* x, int64_t stride, const uint8_t* w, int n
   if constexpr (TWO) tile_store<2>(out + kNext, kOut), tile_store<3>(out + kNext + 16, kOut);
 }
 
+// A whole product of one tile's rows by a panel or half of it, whose sums stay in tiles 0 to 3: few rows are
+// not worth keeping weights for, and each group's are made while the one before is multiplied.
+static void add_few(const LinearView& weight, const uint8_t* panel, int channel, int span, const uint16_t* x,
+                    int64_t stride, float* out) {
+  alignas(64) uint8_t room[2][kRecord];
+  const bool is_whole = span == kPanel;
+  tile_zero<0>(), tile_zero<1>(), tile_zero<2>(), tile_zero<3>();
+  const uint8_t* next = bf16_records(weight, panel, 1, channel, span, room[0]);
+  for (int g = 0; g < weight.num_groups; ++g) {
+    const uint8_t* w = next + channel * 4;
+    panel += weight.record_bytes;
+    if (g + 1 < weight.num_groups) next = bf16_records(weight, panel, 1, channel, span, room[(g + 1) % 2]);
+    tile_load<4>(x + g * kGroup, stride * 2);
+    tile_load<6>(w, kPanel * 4), tile_dot<0, 4, 6>();
+    tile_load<7>(w + 64, kPanel * 4), tile_dot<1, 4, 7>();
+    if (is_whole) {
+      tile_load<6>(w + 128, kPanel * 4), tile_dot<2, 4, 6>();
+      tile_load<7>(w + 192, kPanel * 4), tile_dot<3, 4, 7>();
+    }
+  }
+  tile_store<0>(out, kPanel * 4), tile_store<1>(out + 16, kPanel * 4);
+  if (is_whole) tile_store<2>(out + 32, kPanel * 4), tile_store<3>(out + 48, kPanel * 4);
+}
+
 // As in products.h.
 class Multiplier {
  public:
@@ -146,8 +174,9 @@ class Multiplier {
     if (rows == rows_) return;
     rows_ = rows;
     TileShapes shapes;
+    const int second = rows > kTileHeight ? rows - kTileHeight : rows;
     shapes.rows[0] = shapes.rows[1] = shapes.rows[4] = (uint8_t)least(rows, kTileHeight);
-    shapes.rows[2] = shapes.rows[3] = shapes.rows[5] = (uint8_t)most(rows - kTileHeight, 1);
+    shapes.rows[2] = shapes.rows[3] = shapes.rows[5] = (uint8_t)second;
     tiles_.set(shapes);
   }
 
@@ -157,6 +186,10 @@ class Multiplier {
     const uint8_t* panel = weight.data + (size_t)(channel / kPanel) * weight.panel_bytes;
     const int groups = weight.num_groups, first = channel % kPanel;
     const int64_t stride = (int64_t)groups * kGroup;
+    if (rows <= kTileHeight) {
+      set_shape(rows);
+      return add_few(weight, panel, first, span, act.bf16 + row * stride, stride, out);
+    }
     for (int g = 0; g < groups; g += kTiledGroups) {
       const int count = least(kTiledGroups, groups - g);
       const uint8_t* records =
