@@ -28,7 +28,7 @@ def restored_terminal() -> Iterator[None]:
     put_back = _remembered_modes()
     try:
         yield
-    except BaseException:
+    except BaseException:  # whatever ends the dashboard, the screen comes back
         _reset_screen()
         raise
     finally:

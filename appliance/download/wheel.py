@@ -68,7 +68,7 @@ def _download(source: WheelSource, folder: Path) -> None:
     ) as pip:
         try:
             output, _ = pip.communicate()
-        except BaseException:
+        except BaseException:  # an interrupt too: pip must not outlive us
             pip.kill()
             raise
     if pip.returncode:

@@ -61,7 +61,7 @@ async def read_prompts(
         async with asyncio.TaskGroup() as group:
             for _ in range(min(_AT_ONCE, len(prompts))):
                 group.create_task(work())
-    except BaseExceptionGroup as errors:
+    except BaseExceptionGroup as errors:  # one request, one error: the first
         raise errors.exceptions[0] from errors
     return [readings[index] for index in range(len(prompts))]
 
