@@ -3,10 +3,13 @@
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from appliance.engine.constraint import Constraint
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
+
+# Stands for the token that the step before chooses, while only the device knows it.
+UNKNOWN_TOKEN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,3 +175,18 @@ class Runner(Protocol):
     def launch(self, batch: Batch) -> Pending: ...
 
     def collect(self, pending: Pending) -> StepResult: ...
+
+
+@runtime_checkable
+class LeadingRunner(Protocol):
+    """A Runner whose device can go on to the next step before anybody has read what the last one chose."""
+
+    def leads(self, pending: Pending) -> bool:
+        """Whether this step's tokens will be on the device for the next one, and need nothing of the host."""
+
+    def launch_next(self, pending: Pending, batch: Batch) -> Pending | None:
+        """Start the step after `pending`, which is collected first; each new token is UNKNOWN_TOKEN.
+
+        A sequence may have ended with `pending`: what this step computes of it goes to waste, in blocks that
+        nobody else uses in a step launched before this one. None where it was not started.
+        """

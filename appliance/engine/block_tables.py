@@ -60,6 +60,18 @@ class BlockTables:
         sequence.block_table += tuple(blocks)
         return True
 
+    def grow_ahead(self, sequence: Sequence, position: int) -> bool:
+        """Have a block that is this sequence's own for a token to come; False where that takes a copy or more
+        blocks than there are."""
+        index = position // self._pool.block_size
+        if index < len(sequence.block_table):
+            return self._pool.is_writable(sequence.block_table[index])
+        blocks = self._pool.allocate(1) if self._pool.num_available else None
+        if blocks is None:
+            return False
+        sequence.block_table += tuple(blocks)
+        return True
+
     def own_next_block(self, sequence: Sequence) -> BlockCopy | None:
         """Put the spare in place of the shared block that is written next; return the copy to do."""
         target, sequence.spare_block = sequence.spare_block, None

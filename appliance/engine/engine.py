@@ -12,7 +12,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
-from appliance.engine.batch import Batch, FailureKind, Runner, SequenceOutput, StepFailure, StepResult
+from appliance.engine.batch import Batch, Runner, StepFailure, StepResult
 from appliance.engine.constraint import Constraint
 from appliance.engine.counters import Counters
 from appliance.engine.reporting import take_snapshot
@@ -20,9 +20,10 @@ from appliance.engine.scheduler import Scheduler
 from appliance.engine.sequence import FinishReason, SamplingParams, Sequence, SequenceId, ServiceClass
 from appliance.engine.sequence_update import SequenceUpdate
 from appliance.engine.stats import EngineSnapshot
+from appliance.engine.step_runs import LaunchedStep, StepRuns, runner_failure
 from appliance.engine.stream import MOST_UNREAD, FinishEvent, TokenEvent, TokenStream
 from appliance.engine.waiting_queue import QueuePlace
-from appliance.errors import DeviceLost, NotReady, QueueFull
+from appliance.errors import NotReady, QueueFull
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ class Engine:
         most_unread: int = MOST_UNREAD,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._runner = runner
+        self._runs = StepRuns(runner, self._break)
+        self._ahead: LaunchedStep | None = None  # launched before the last step's tokens were known
         self._scheduler = scheduler
         self._queue_limit = queue_limit
         self._most_unread = most_unread
@@ -64,7 +66,6 @@ class Engine:
         self._refusal: str | None = None  # why new work is not taken
         self._breakage: str | None = None
         self._is_stopping = False
-        self._num_runner_failures_in_a_row = 0
         self._thread: threading.Thread | None = None
 
     @property
@@ -159,13 +160,16 @@ class Engine:
                 self._end(sequence)
 
     def step(self) -> bool:
-        """Run one step for the sequences that are due; False if there was nothing to do."""
+        """Run one step for the sequences that are due; False if there was nothing to do.
+
+        Where the runner can, the step after it is started first, so that its device is never idle.
+        """
         start_s = self._clock()
-        batch = self._schedule(start_s)
-        if not batch:
+        step = self._ahead or self._launch(start_s)
+        if step is None:
             return False
-        result = self._run(batch)
-        self._deliver(batch, result, start_s)
+        self._ahead = self._launch_next(step, start_s)
+        self._deliver(step.batch, self._runs.collect(step), start_s)
         return True
 
     def start(self) -> None:
@@ -228,36 +232,25 @@ class Engine:
         self._refuse(why)
         self._breakage = self._breakage or why
 
-    def _schedule(self, now_s: float) -> Batch:
+    def _launch(self, now_s: float) -> LaunchedStep | None:
         with self._changed:
             for sequence in self._scheduler.expire(now_s):
                 self._end(sequence)
-            return self._scheduler.schedule(now_s)
+            batch = self._scheduler.schedule(now_s)
+        return self._runs.launch(batch) if batch else None
 
-    def _run(self, batch: Batch) -> StepResult:
-        try:
-            result = self._runner.collect(self._runner.launch(batch))
-            _check_result(batch, result)
-        except Exception as error:  # whatever a device may raise ends this step's sequences, not the engine
-            return self._failed_result(batch, error)
-        self._num_runner_failures_in_a_row = 0
-        return result
-
-    def _failed_result(self, batch: Batch, error: Exception) -> StepResult:
-        self._num_runner_failures_in_a_row += 1
-        if isinstance(error, DeviceLost):
-            self._break(error.message)
-        is_first = self._num_runner_failures_in_a_row == 1
-        logger.error(
-            "a step of %d sequences failed, %d in a row: %r",
-            len(batch.sequences),
-            self._num_runner_failures_in_a_row,
-            error,
-            exc_info=is_first,  # once is enough: a broken device fails every step alike
-        )
-        failure = _runner_failure(error)
-        outputs = (SequenceOutput(sequence_id=s.sequence_id, failure=failure) for s in batch.sequences)
-        return StepResult(outputs=tuple(outputs))
+    def _launch_next(self, step: LaunchedStep, now_s: float) -> LaunchedStep | None:
+        if not self._runs.leads(step):
+            return None
+        with self._changed:
+            batch = self._scheduler.schedule_next(now_s)
+        if not batch:
+            return None
+        following = self._runs.launch_next(step, batch)
+        if following is None:
+            with self._changed:
+                self._scheduler.steps.withdraw()
+        return following
 
     def _deliver(self, batch: Batch, result: StepResult, start_s: float) -> None:
         with self._changed:
@@ -294,12 +287,12 @@ class Engine:
 
     def _wait_for_work(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._is_stopping or self.num_live)
-            return not self._is_stopping
+            self._changed.wait_for(lambda: self._is_stopping or self.num_live or self._ahead)
+            return self._ahead is not None or not self._is_stopping
 
     def _fail_everything(self, error: Exception) -> None:
         """Leave no client waiting. Does not trust the scheduler, which may be broken."""
-        failure = _runner_failure(error)
+        failure = runner_failure(error)
         self._break(
             "the engine stopped after an error of its own, which the log shows; restart the appliance"
         )
@@ -308,22 +301,6 @@ class Engine:
             for live in list(self._live.values()):
                 live.sequence.finish_reason = FinishReason.ERROR
                 self._end(live.sequence, failure=failure)
-
-
-def _check_result(batch: Batch, result: StepResult) -> None:
-    """Raise ValueError unless every sequence got its output, in order, a token just where one was due."""
-    if [s.sequence_id for s in batch.sequences] != [o.sequence_id for o in result.outputs]:
-        raise ValueError("the runner's outputs are not those of the batch, in its order")
-    for scheduled, output in zip(batch.sequences, result.outputs, strict=True):
-        is_due = scheduled.sampling is not None
-        if output.failure is None and is_due != bool(output.token_ids):
-            problem = "chose no token" if is_due else "chose a token inside the prompt"
-            raise ValueError(f"the runner {problem} for sequence {scheduled.sequence_id}")
-
-
-def _runner_failure(error: Exception) -> StepFailure:
-    message = error.message if isinstance(error, DeviceLost) else f"{type(error).__name__}: {error}"
-    return StepFailure(kind=FailureKind.RUNNER, message=message)
 
 
 def _token_event(update: SequenceUpdate) -> TokenEvent | None:

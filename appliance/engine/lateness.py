@@ -23,6 +23,10 @@ class Lateness:
     def ended(self, sequence: Sequence) -> None:
         self._watched.pop(sequence.sequence_id, None)
 
+    def is_due(self, now_s: float) -> bool:
+        """Whether `late` has somebody to look at."""
+        return bool(self._due) and self._due[0][0] <= now_s
+
     def late(self, now_s: float) -> list[Sequence]:
         """Return those that are late since the last call, each of them once."""
         found: dict[SequenceId, Sequence] = {}

@@ -24,6 +24,7 @@ from appliance.engine.endings import take_tokens
 from appliance.engine.followers import Followers
 from appliance.engine.headroom import Headroom
 from appliance.engine.lateness import Lateness
+from appliance.engine.lookahead import next_tokens
 from appliance.engine.policy import ArrivalOrder, WaitingOrder
 from appliance.engine.prompt_reading import PromptReadings
 from appliance.engine.prompt_share import has_room, is_stream, share_among_streams, share_out
@@ -38,13 +39,14 @@ from appliance.engine.sequence import (
 from appliance.engine.sequence_update import SequenceUpdate
 from appliance.engine.start_counts import StartCounts
 from appliance.engine.step_budget import FixedBudget, StepBudget
+from appliance.engine.steps_in_flight import StepsInFlight
 from appliance.engine.swap_space import HostMemory, SwapSpace
 from appliance.engine.triage import Triage
 from appliance.engine.waiting_queue import WaitingQueue
 
 
 class Scheduler:
-    """Owns every live sequence. At most one step is in flight: `schedule`, then `update`, in turn.
+    """Owns every live sequence: `schedule`, then `update`, in turn. `schedule_next` adds a step in between.
 
     Running sequences stand in the order of their admission. When blocks run out the latest admitted is
     preempted, so the oldest always makes progress and, being bounded by the pool, ends.
@@ -87,9 +89,7 @@ class Scheduler:
         self.starts = StartCounts()
         self._lateness = Lateness()
         self._running: dict[SequenceId, Sequence] = {}
-        self._in_flight: frozenset[SequenceId] = frozenset()
-        self._scheduled_s = 0.0
-        self._ends_after_step: dict[SequenceId, FinishReason] = {}
+        self.steps = StepsInFlight()
         self._is_short_of_blocks = False
 
     @property
@@ -152,14 +152,14 @@ class Scheduler:
     def abort(self, sequence_id: SequenceId, reason: FinishReason = FinishReason.ABORT) -> Sequence | None:
         """End a sequence in any state and return it, its blocks free.
 
-        Returns None for one that is not live, and for one in the step in flight: `update` ends that one.
+        Returns None for one that is not live, and for one in a step in flight: `update` ends that one.
         """
         queued = self.waiting.get(sequence_id) or self._followers.get(sequence_id)
         sequence = self._running.get(sequence_id) or queued
         if sequence is None:
             return None
-        if sequence_id in self._in_flight:
-            self._ends_after_step.setdefault(sequence_id, reason)
+        if sequence_id in self.steps:
+            self.steps.end_after(sequence_id, reason)
             return None
         self._finish(sequence, reason)
         return sequence
@@ -174,11 +174,9 @@ class Scheduler:
     def schedule(self, now_s: float = 0.0) -> Batch:
         """Choose the next step's tokens; empty only if nothing is live. `now_s` stamps first starts.
 
-        Every stream gets the tokens it needs, which is one unless a grammar forces several. Prompts, new ones
-        among them, share the budget.
+        Every stream gets one token, or what a grammar forces; prompts, new ones among them, share the budget.
         """
-        assert not self._in_flight, "the last step was not updated"
-        self._scheduled_s = now_s
+        assert not self.steps, "the last step was not updated"
         self._secure_blocks()
         streams: list[Sequence] = []
         prompts: list[Sequence] = []
@@ -189,19 +187,27 @@ class Scheduler:
         self._admit(prompts, budget, now_s)
         shares = [*stream_shares, *self._readings.cut(share_out(prompts, budget))]
         assert shares or not self.num_live, "live sequences but no work"
-        self._in_flight = frozenset(sequence.sequence_id for sequence, _ in shares)
         sequences = tuple([self._scheduled(sequence, num_new) for sequence, num_new in shares])
         saves, restores = self.swap.take_copies()
-        return Batch(sequences=sequences, saves=saves, restores=restores)
+        return self.steps.begin(Batch(sequences=sequences, saves=saves, restores=restores), now_s)
+
+    def schedule_next(self, now_s: float = 0.0) -> Batch:
+        """Choose the step after the one in flight before its tokens are known; empty where they matter.
+
+        Whoever ends with the one in flight is passed over by the `update` of this one.
+        """
+        is_open = self.num_waiting > 0 and self.num_running < self.max_sequences
+        is_sure = not is_open and not self._lateness.is_due(now_s)
+        sequences = next_tokens(self.steps, self._running, self._tables) if is_sure else ()
+        return self.steps.begin(Batch(sequences=sequences), now_s)
 
     def update(self, batch: Batch, result: StepResult, now_s: float = 0.0) -> list[SequenceUpdate]:
         """Take in a step's result, in the batch's order, and say what each sequence got from it."""
-        assert self._in_flight == {s.sequence_id for s in batch.sequences}, "not the batch in flight"
-        self._in_flight = frozenset()
-        self._budget.observe(batch, now_s - self._scheduled_s)
+        self._budget.observe(batch, self.steps.finish(batch, now_s))
         self._settle_copies(result)
+        # Those that run: others ended with the step before, when this one was in flight already.
         pairs = zip(batch.sequences, result.outputs, strict=True)
-        return [self._apply(scheduled, output, now_s) for scheduled, output in pairs]
+        return [self._apply(s, output, now_s) for s, output in pairs if s.sequence_id in self._running]
 
     def check_invariants(self) -> None:
         """Assert that every block is accounted for and every sequence is in one consistent state."""
@@ -329,7 +335,7 @@ class Scheduler:
 
     def _apply(self, scheduled: ScheduledSequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
         sequence = self._running[scheduled.sequence_id]
-        reason = self._ends_after_step.pop(scheduled.sequence_id, None) if self._ends_after_step else None
+        reason = self.steps.take_ending(scheduled.sequence_id)
         if output.failure is not None:
             sequence.failure = output.failure.message
             self._tables.forget(sequence)  # what broke this one may lie in its blocks
@@ -364,16 +370,13 @@ class Scheduler:
         is_as_sampled = reason is None and sequence.constraint is None
         taken = output.token_ids if is_as_sampled else tuple(sequence.token_ids[first:])
         if taken:
-            sequence.last_token_s = now_s
-            if sequence.first_token_s is None:
-                sequence.first_token_s = now_s
-        is_stopped = sequence.finish_reason is FinishReason.STOP
+            sequence.note_tokens(now_s)
         return SequenceUpdate(
             sequence=sequence,
             token_ids=taken,
             logprobs=output.logprobs and output.logprobs[: len(taken)],
             hidden_state=hidden_state if taken else None,
-            ends_with_stop_token=is_stopped and taken[-1] in sequence.params.stop_token_ids,
+            ends_with_stop_token=reason is FinishReason.STOP and taken[-1] in sequence.params.stop_token_ids,
             failure=failure,
             prompt_logprobs=prompt_logprobs if taken else (),
         )

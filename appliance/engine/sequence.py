@@ -137,6 +137,12 @@ class Sequence:
         """Tokens that it is expected to take in all, prompt and output."""
         return self.num_prompt_tokens + self.expected_output_tokens
 
+    def note_tokens(self, now_s: float) -> None:
+        """Remember when its last tokens came, and its first."""
+        self.last_token_s = now_s
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+
     @property
     def is_finished(self) -> bool:
         return self.status is SequenceStatus.FINISHED

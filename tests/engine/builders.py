@@ -12,6 +12,7 @@ from appliance.engine.sequence_update import SequenceUpdate
 from appliance.engine.step_budget import FixedBudget
 from appliance.engine.stream import MOST_UNREAD, FinishEvent, TokenEvent, TokenStream
 from appliance.engine.swap_space import HostMemory
+from engine.leading_runner import LeadingScriptedRunner
 from engine.scripted_runner import ScriptedRunner
 
 _sequence_ids = itertools.count(1)
@@ -105,6 +106,7 @@ def make_bench(
     vocab_size: int = 1000,
     num_places: int = 0,
     block_s: float = 0.001,
+    is_leading: bool = False,
 ) -> Bench:
     """`num_places` blocks may wait in host memory, `block_s` each way; a prompt token takes a second."""
     scheduler = Scheduler(
@@ -117,7 +119,7 @@ def make_bench(
         enable_prefix_cache=enable_prefix_cache,
     )
     clock = FakeClock()
-    runner = ScriptedRunner(
+    runner = (LeadingScriptedRunner if is_leading else ScriptedRunner)(
         num_blocks=num_blocks, block_size=block_size, vocab_size=vocab_size, sleep=clock.sleep
     )
     return Bench(scheduler, runner, clock)

@@ -16,6 +16,7 @@ PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=18)
 
 class Traffic(RuleBasedStateMachine):
     bench: Bench
+    is_leading = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +32,7 @@ class Traffic(RuleBasedStateMachine):
         num_places=st.integers(0, 6),
     )
     def build(self, **shape: int) -> None:
-        self.bench = make_bench(vocab_size=5, **shape)
+        self.bench = make_bench(vocab_size=5, is_leading=self.is_leading, **shape)
 
     @rule(
         prompt=PROMPTS,

@@ -1,0 +1,48 @@
+"""Makes the step after one whose tokens nobody knows yet. Knows sequences and blocks; no tensors."""
+
+from collections.abc import Mapping
+
+from appliance.engine.batch import UNKNOWN_TOKEN, ScheduledSequence
+from appliance.engine.block_tables import BlockTables
+from appliance.engine.sequence import Sequence, SequenceId
+from appliance.engine.steps_in_flight import StepsInFlight
+
+
+def next_tokens(
+    steps: StepsInFlight, running: Mapping[SequenceId, Sequence], tables: BlockTables
+) -> tuple[ScheduledSequence, ...]:
+    """One more token for each running sequence of the step in flight; empty where that cannot be.
+
+    Sequences that end with that step for certain are left out. Blocks are taken as the tokens will need them.
+    """
+    found: list[ScheduledSequence] = []
+    num_met = 0
+    for scheduled in steps.last.sequences:
+        sequence = running.get(scheduled.sequence_id)
+        if sequence is None:
+            continue  # ended with the step before: its row of this one is nobody's
+        num_met += 1
+        if scheduled.sampling is None or scheduled.constraint is not None:
+            return ()
+        if steps.is_ending(scheduled.sequence_id) or _is_last(scheduled, sequence):
+            continue
+        if not tables.grow_ahead(sequence, scheduled.num_known_tokens):
+            return ()
+        found.append(_one_more(scheduled, sequence))
+    return tuple(found) if num_met == len(running) else ()
+
+
+def _is_last(scheduled: ScheduledSequence, sequence: Sequence) -> bool:
+    return scheduled.num_output_tokens + 1 >= sequence.max_output_tokens
+
+
+def _one_more(scheduled: ScheduledSequence, sequence: Sequence) -> ScheduledSequence:
+    return ScheduledSequence(
+        sequence_id=scheduled.sequence_id,
+        new_token_ids=(UNKNOWN_TOKEN,),
+        num_computed_tokens=scheduled.num_known_tokens,
+        block_table=sequence.block_table,
+        known_token_ids=scheduled.known_token_ids,
+        num_prompt_tokens=scheduled.num_prompt_tokens,
+        sampling=scheduled.sampling,
+    )
