@@ -4,7 +4,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_void_p
 from enum import IntEnum
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 # Activations of 8 bits, and of 16 in the groups of 32 that stand out in their row.
 MIXED_BITS = 0
 
@@ -137,13 +137,13 @@ class KVLayerStruct(SizedStruct):
 class StepStruct(SizedStruct):
     _fields_ = (
         ("struct_bytes", c_int32), ("num_tokens", c_int32), ("num_sequences", c_int32),
-        ("max_blocks", c_int32), ("num_logit_rows", c_int32), ("top_k", c_int32), ("tokens", c_void_p),
-        ("positions", c_void_p),
+        ("max_blocks", c_int32), ("num_logit_rows", c_int32), ("top_k", c_int32), ("first_layer", c_int32),
+        ("end_layer", c_int32), ("tokens", c_void_p), ("positions", c_void_p),
         ("slots", c_void_p), ("query_starts", c_void_p), ("context_lens", c_void_p),
         ("prompt_lens", c_void_p),
         ("block_tables", c_void_p),
         ("logit_rows", c_void_p), ("logits", c_void_p), ("hidden", c_void_p), ("top_ids", c_void_p),
-        ("top_values", c_void_p),
+        ("top_values", c_void_p), ("between", c_void_p),
     )  # fmt: skip
 
 

@@ -50,6 +50,7 @@ from kernels.cpu.structs import (
     MatrixExtras,
     NativeBatch,
     RowChoice,
+    SomeLayers,
     TopTokens,
     choice_structs,
     kv_struct,
@@ -233,17 +234,21 @@ class NativeModel:
         top_k: int = 1,
         logits: Float32Array | None = None,
         hidden: Float32Array | None = None,
+        layers: SomeLayers | None = None,
     ) -> TopTokens:
         """Runs the batch and returns the `top_k` (0 to 1,024) best tokens of each logit row.
 
-        Fills `logits` [R, vocab_size] and `hidden` [R, hidden_size] (after the final norm) where given.
+        Fills `logits` [R, vocab_size] and `hidden` [R, hidden_size] (after the final norm) where given. With
+        `layers` only those are run; the call with the last ones has the logit rows.
         Raises NativeError, before anything is written, where the batch does not fit the model or its pages.
         """
         num_rows = batch.logit_rows.size
         best = TopTokens(np.empty((num_rows, top_k), np.int32), np.empty((num_rows, top_k), np.float32))
         shaped("logits", logits, np.float32, (num_rows, self.config.vocab_size))
         shaped("hidden", hidden, np.float32, (num_rows, self.config.hidden_size))
-        struct = step_struct(batch, best, logits, hidden)
+        if layers is not None:
+            shaped("between", layers.between, np.float32, (batch.tokens.size, self.config.hidden_size))
+        struct = step_struct(batch, best, logits, hidden, layers)
         call = self._library.functions.acpu_model_step
         self._library.check(call(self._live_handle(), ctypes.byref(struct)))
         return best

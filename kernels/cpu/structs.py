@@ -80,6 +80,15 @@ class MatrixExtras:
     bias: Float32Array | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SomeLayers:
+    """Layers `first` to `end` of a step; what goes from one call to the next stays in `between`."""
+
+    first: int
+    end: int
+    between: Float32Array  # [T, hidden_size]
+
+
 class KeptArrays(list[AnyArray]):
     """Arrays that must outlive a call, and their addresses."""
 
@@ -182,6 +191,7 @@ def step_struct(
     best: TopTokens,
     logits: Float32Array | None,
     hidden: Float32Array | None,
+    layers: SomeLayers | None,
 ) -> StepStruct:
     """The batch and its outputs for the library. Raises NativeError."""
     num_tokens, num_rows = batch.tokens.size, batch.logit_rows.size
@@ -203,9 +213,12 @@ def step_struct(
         max_blocks=max_blocks,
         num_logit_rows=num_rows,
         top_k=best.ids.shape[1],
+        first_layer=0 if layers is None else layers.first,
+        end_layer=0 if layers is None else layers.end,
         **{name: getattr(batch, name).ctypes.data for name in shapes},
         logits=None if logits is None else logits.ctypes.data,
         hidden=None if hidden is None else hidden.ctypes.data,
         top_ids=best.ids.ctypes.data,
         top_values=best.values.ctypes.data,
+        between=None if layers is None else layers.between.ctypes.data,
     )

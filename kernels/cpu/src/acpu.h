@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define ACPU_ABI_VERSION 3
+#define ACPU_ABI_VERSION 4
 
 enum { ACPU_OK = 0, ACPU_BAD_ARGUMENT = 1, ACPU_UNSUPPORTED = 2, ACPU_OUT_OF_MEMORY = 3 };
 
@@ -107,6 +107,7 @@ typedef struct {
 typedef struct {
   int32_t struct_bytes;
   int32_t num_tokens, num_sequences, max_blocks, num_logit_rows, top_k;
+  int32_t first_layer, end_layer; /* those this call runs; 0 and 0: all */
   const int32_t* tokens;       /* [num_tokens] */
   const int32_t* positions;    /* [num_tokens] */
   const int32_t* slots;        /* [num_tokens] */
@@ -119,6 +120,8 @@ typedef struct {
   float* hidden;               /* null, or [num_logit_rows, hidden_size], after the final norm */
   int32_t* top_ids;            /* [num_logit_rows, top_k], best first; null where top_k is 0 */
   float* top_values;           /* the same shape */
+  float* between;              /* [num_tokens, hidden_size]: read where the first layer is not 0, written where
+                                  the end is not the last, and then there are no logit rows; else null */
 } acpu_step;
 
 /* How one row's token is chosen; the cuts in this order: top_k, top_p, min_p. */

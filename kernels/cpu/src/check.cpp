@@ -43,6 +43,18 @@ void check_tokens(const Model& model, const acpu_step& step) {
            step.num_tokens);
 }
 
+// A call that runs some of the layers takes over between two of them, or leaves off there.
+void check_layers(const Model& model, const acpu_step& step) {
+  if (!step.first_layer && !step.end_layer) return;
+  require_range("end_layer", step.end_layer, 1, model.config.num_layers);
+  require_range("first_layer", step.first_layer, 0, step.end_layer - 1);
+  const bool ends = step.end_layer == model.config.num_layers;
+  if (step.first_layer || !ends) require_pointer(step.between, "between");
+  if (!ends && step.num_logit_rows)
+    fail(ACPU_BAD_ARGUMENT, "%d logit rows are wanted of a step that ends at layer %d of %d",
+         step.num_logit_rows, step.end_layer, model.config.num_layers);
+}
+
 } // namespace
 
 void check_step(const Model& model, const acpu_step& step) {
@@ -54,6 +66,7 @@ void check_step(const Model& model, const acpu_step& step) {
   require_range("max_blocks", step.max_blocks, 1, 1 << 26);
   require_range("num_logit_rows", step.num_logit_rows, 0, step.num_tokens);
   require_range("top_k", step.top_k, 0, std::min(1024, model.config.vocab_size));
+  check_layers(model, step);
   require_pointer(step.tokens, "tokens");
   require_pointer(step.positions, "positions");
   require_pointer(step.slots, "slots");

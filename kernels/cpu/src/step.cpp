@@ -14,6 +14,7 @@ StepRun::StepRun(Model& model, const acpu_step& step)
       config_(model.config),
       scratch_(model.scratch),
       threads_(model.pool.num_threads()),
+      end_layer_(step.end_layer ? step.end_layer : config_.num_layers),
       is_small_(step.num_tokens <= std::max(kFewRows, kFewRowsOfAllThreads / threads_)),
       merges_alone_(step.num_tokens <= kFewRows),
       memory_(model.scratch.step_arena),
@@ -93,14 +94,21 @@ void StepRun::finish_phase(Worker& w, Phase phase) {
   w.phase_start = now;
 }
 
+// What the layers start from: the tokens' embeddings, or what the layers before them left.
 void StepRun::embed(int thread) {
   const Range rows = own_rows(thread);
+  if (step_.first_layer) return move_rows(step_.between, scratch_.hidden, rows);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     float* out = scratch_.hidden + row * config_.hidden_size;
     read_row(model_.embedding_, step_.tokens[row], out);
     if (config_.embedding_scale != 1.0f)
       for (int i = 0; i < config_.hidden_size; ++i) out[i] *= config_.embedding_scale;
   }
+}
+
+void StepRun::move_rows(const float* from, float* to, Range rows) {
+  const size_t size = static_cast<size_t>(config_.hidden_size);
+  std::memcpy(to + rows.begin * size, from + rows.begin * size, (rows.end - rows.begin) * size * sizeof(float));
 }
 
 // Angles in double: at position 100,000 a float32 angle is off by 4e-3.
@@ -328,13 +336,14 @@ void StepRun::work(int thread) {
   turn(thread);
   barrier();
   finish_phase(w, kPhasePrepare);
-  for (int layer = 0; layer < config_.num_layers; ++layer) {
+  for (int layer = step_.first_layer; layer < end_layer_; ++layer) {
     attention_block(w, layer);
     if (config_.num_experts)
       expert_block(w, layer);
     else
       feed_forward_block(w, layer);
   }
+  if (end_layer_ < config_.num_layers) move_rows(scratch_.hidden, step_.between, own_rows(thread));
   if (step_.num_logit_rows) run_head(w);
 }
 

@@ -92,8 +92,8 @@ class StepRun {
   }
 
   void embed(int thread);
+  void move_rows(const float* from, float* to, Range rows);
   void turn(int thread);
-  void run_layer(Worker& w, int layer);
   void prepare(Worker& w, const float* norm);
   // The products of all rows of `runs`; the tasks' own rows and forms are set for each.
   void run_gemm(int thread, GemmTask* tasks, int num_tasks, const std::vector<RowRun>& runs, int piece_counter);
@@ -128,6 +128,7 @@ class StepRun {
   const acpu_config& config_;
   Scratch& scratch_;
   const int threads_;
+  const int end_layer_;
   const bool is_small_;      // every thread prepares all rows
   const bool merges_alone_;  // and attention's
   bool writes_in_place_ = true; // every sequence brings one token: who attends to it also writes it

@@ -13,7 +13,7 @@ from kernels.cpu.abi import GateActivation, HeadNorm, Kind, NormRole, Placement,
 from kernels.cpu.build import build
 from kernels.cpu.library import NativeLibrary
 from kernels.cpu.native import NativeConfig, NativeModel, NativeModelBuilder, NativeRope
-from kernels.cpu.structs import NativeBatch
+from kernels.cpu.structs import NativeBatch, SomeLayers
 from kernels.kv_layout import KVLayout, KVOrder, LayerKV
 
 Array = np.ndarray
@@ -267,9 +267,9 @@ def make_batch(
     )
 
 
-def run_logits(model: NativeModel, batch: NativeBatch) -> Array:
+def run_logits(model: NativeModel, batch: NativeBatch, layers: SomeLayers | None = None) -> Array:
     logits = np.full((batch.logit_rows.size, model.config.vocab_size), np.nan, np.float32)
-    model.step(batch, logits=logits)
+    model.step(batch, logits=logits, layers=layers)
     return logits
 
 
@@ -281,7 +281,7 @@ class Rig:
     shape: type[Shape] = Shape
     pages: Callable[..., list[LayerKV]] = make_pages
     batch: Callable[..., NativeBatch] = make_batch
-    logits: Callable[[NativeModel, NativeBatch], Array] = run_logits
+    logits: Callable[..., Array] = run_logits
     blocks: Callable[..., tuple[Array, Array]] = random_blocks
 
 

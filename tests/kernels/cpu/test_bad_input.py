@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kernels.cpu.abi import NormRole, Role, Source
 from kernels.cpu.library import NativeError, NativeLibrary, NativeUnsupported
 from kernels.cpu.native import NativeModelBuilder
+from kernels.cpu.structs import SomeLayers
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +121,23 @@ def test_arrays_of_the_wrong_type_or_shape_are_named(model, rig):
         model.step(batch, logits=np.empty((5, 7), np.float32))
     with pytest.raises(NativeError, match="top_k is 2000"):
         model.step(batch, top_k=2000)
+
+
+def test_layers_that_do_not_fit_are_named(library: NativeLibrary, rig):
+    network = rig.network(rig.shape())
+    batch = rig.batch([(np.arange(5), 0, [1])])
+    silent = dataclasses.replace(batch, logit_rows=batch.tokens[:0])
+    between = np.zeros((5, network.shape.hidden), np.float32)
+    with network.native(library) as model:
+        model.bind_kv(rig.pages(network.shape, 2))
+        with pytest.raises(NativeError, match="end_layer is 3; it must be 1 to 2"):
+            model.step(silent, layers=SomeLayers(0, 3, between))
+        with pytest.raises(NativeError, match="first_layer is 1; it must be 0 to 0"):
+            model.step(silent, layers=SomeLayers(1, 1, between))
+        with pytest.raises(NativeError, match="5 logit rows are wanted of a step that ends at layer 1 of 2"):
+            model.step(batch, layers=SomeLayers(0, 1, between))
+        with pytest.raises(NativeError, match="between is float32"):
+            model.step(silent, layers=SomeLayers(0, 1, between[:4]))
 
 
 def test_a_step_larger_than_the_limit_or_without_pages_is_refused(library: NativeLibrary, rig, network):

@@ -1,5 +1,6 @@
 """Whole steps of small random networks against a plain float64 forward pass, and exact batch invariance."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from kernels.cpu.abi import MIXED_BITS, GateActivation, HeadNorm, Kind, Placement, Source
 from kernels.cpu.library import NativeLibrary
+from kernels.cpu.structs import SomeLayers
 
 VARIANTS = {
     "llama": {},
@@ -162,3 +164,31 @@ def test_a_step_without_logit_rows_only_fills_pages(library: NativeLibrary, rig)
         model.bind_kv(rig.pages(network.shape, 1))
         assert model.step(silent).ids.shape == (0, 1)
         assert (rig.logits(model, rest) == expected[9:]).all()
+
+
+@pytest.mark.parametrize("variant", ["llama", "gemma2", "olmo2"])
+def test_a_step_in_slices_of_layers_beside_other_steps_equals_the_whole(library, rig, variant):
+    windows = VARIANTS[variant].get("windows", (None, None)) * 3
+    network = rig.network(rig.shape(**VARIANTS[variant] | {"num_layers": 6, "windows": windows}))
+    rng = np.random.default_rng(6)
+    tokens, beside = random_tokens(rng, network.shape, 40), random_tokens(rng, network.shape, 12)
+    first, second = (rig.batch([(tokens[a:b], a, [1, 0, 3])], prompt_lens=[40]) for a, b in ((0, 23), (23, 40)))
+    other = [rig.batch([(beside[i : i + 1], i, [2])]) for i in range(12)]
+    for level in library.levels:
+        with network.native(library, level=level, num_threads=2, prompts_in_bf16=True) as model:
+            model.bind_kv(rig.pages(network.shape, 4))
+            expected = np.concatenate([rig.logits(model, first), rig.logits(model, second)])
+            expected_beside = [rig.logits(model, batch) for batch in other]
+            model.bind_kv(rig.pages(network.shape, 4))
+            steps, logits = iter(zip(other, expected_beside, strict=True)), []
+            for whole, cuts in ((first, (0, 1, 3, 6)), (second, (0, 4, 5, 6))):
+                between = np.full((whole.tokens.size, network.shape.hidden), np.nan, np.float32)
+                for begin, end in itertools.pairwise(cuts):
+                    layers = SomeLayers(begin, end, between)
+                    if end == 6:
+                        logits.append(rig.logits(model, whole, layers=layers))
+                    else:
+                        model.step(dataclasses.replace(whole, logit_rows=whole.tokens[:0]), layers=layers)
+                    step, right = next(steps)
+                    assert (rig.logits(model, step) == right).all()
+        assert (np.concatenate(logits) == expected).all(), level
