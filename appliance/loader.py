@@ -33,6 +33,7 @@ from appliance.runtime.backend import Backend
 from appliance.runtime.host_pages import SwappingBackend
 from appliance.runtime.kv_cache import human_size, plan_kv
 from appliance.runtime.kv_policy import KVChoice, choose_kv, wanted_tokens
+from appliance.runtime.layer_slices import LayeredBackend
 from appliance.runtime.loading import LoadedBackend, LoadWishes, Report, load_backend
 from appliance.runtime.precision import select_device
 from appliance.runtime.runner import ModelRunner
@@ -271,6 +272,7 @@ def _start_engine(
         context_length=context_length,
         queue_limit=settings.queue,
         host=host,
+        num_layers=backend.num_layers if isinstance(backend, LayeredBackend) else 0,
     )
     engine = Engine(runner, scheduler, queue_limit=settings.queue)
     engine.start()

@@ -44,10 +44,19 @@ def make_scheduler(
     queue_limit: int = 256,
     enable_prefix_cache: bool = True,
     host: HostMemory | None = None,
+    num_layers: int = 0,
 ) -> Scheduler:
-    """Return a scheduler over `pool`; with ALL_OFF it is first come, first served in full steps."""
+    """Return a scheduler over `pool`; with ALL_OFF it is first come, first served in full steps.
+
+    `num_layers` is told where the runner can leave off between two of them.
+    """
     windows = AdmissionWindows() if policies.uses_classes and policies.uses_windows else None
     slowdown = policies.stream_slowdown
+    budget = (
+        AdaptiveBudget(step_tokens, slowdown=slowdown, num_layers=num_layers)
+        if slowdown
+        else FixedBudget(step_tokens)
+    )
     return Scheduler(
         pool,
         max_sequences=max_sequences,
@@ -55,7 +64,8 @@ def make_scheduler(
         context_length=context_length,
         enable_prefix_cache=enable_prefix_cache,
         order=FairOrder(patience_s=policies.patience_s, queue_limit=queue_limit, windows=windows),
-        budget=AdaptiveBudget(step_tokens, slowdown=slowdown) if slowdown else FixedBudget(step_tokens),
+        budget=budget,
+        num_layers=num_layers,
         headroom=Headroom(policies.headroom),
         host=host,
         triage=Triage(short_work_tokens=policies.short_work_tokens, uses_classes=policies.uses_classes),

@@ -87,27 +87,67 @@ class ScheduledSequence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSlice:
+    """Some layers of prompt chunks that several steps compute together.
+
+    The same sequences come in step after step, from the first layer to the last: their chunks are computed
+    with the last one, and only then does anybody get a token.
+    """
+
+    sequences: tuple[ScheduledSequence, ...]
+    first_layer: int
+    end_layer: int
+    num_layers: int  # of the network
+
+    @property
+    def is_first(self) -> bool:
+        return self.first_layer == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.end_layer == self.num_layers
+
+    @property
+    def share(self) -> float:
+        """Of the whole network's layers."""
+        return (self.end_layer - self.first_layer) / self.num_layers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One step: any mix of prompt chunks and single next tokens.
+    """One step: any mix of prompt chunks and single next tokens, and perhaps some layers of other chunks.
 
     Before it computes, its blocks are copied: `saves`, then `restores`, then `block_copies`.
     """
 
     sequences: tuple[ScheduledSequence, ...]
+    slice: PromptSlice | None = None
     saves: tuple[HostCopy, ...] = ()
     restores: tuple[HostCopy, ...] = ()
 
     @property
     def num_new_tokens(self) -> int:
+        """Of the sequences that are computed in this step alone."""
         return sum(s.num_new_tokens for s in self.sequences)
+
+    @property
+    def every_sequence(self) -> tuple[ScheduledSequence, ...]:
+        """Those of the slice behind the others."""
+        return self.sequences if self.slice is None else self.sequences + self.slice.sequences
+
+    @property
+    def finished_sequences(self) -> tuple[ScheduledSequence, ...]:
+        """Those whose new tokens are computed when the step is done."""
+        return self.every_sequence if self.slice and self.slice.is_last else self.sequences
 
     @property
     def block_copies(self) -> tuple[BlockCopy, ...]:
         """In the order to do them: a target may be the next one's source."""
-        return tuple(s.block_copy for s in self.sequences if s.block_copy is not None)
+        begun = self.every_sequence if self.slice and self.slice.is_first else self.sequences
+        return tuple(s.block_copy for s in begun if s.block_copy is not None)
 
     def __bool__(self) -> bool:
-        return bool(self.sequences)
+        return bool(self.sequences) or self.slice is not None
 
 
 class FailureKind(StrEnum):
@@ -154,7 +194,7 @@ class SequenceOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One output per scheduled sequence, in the batch's order."""
+    """One output for each of `every_sequence`, in the batch's order; no tokens where layers are missing."""
 
     outputs: tuple[SequenceOutput, ...]
 

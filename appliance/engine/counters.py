@@ -75,7 +75,7 @@ class Counters:
     def count_step(self, batch: Batch, num_output_tokens: int, *, start_s: float, end_s: float) -> None:
         """Count a step. Prompt tokens are those it computed, so prefix hits are not among them."""
         num_prompt = 0
-        for scheduled in batch.sequences:
+        for scheduled in batch.finished_sequences:
             num_left = scheduled.num_prompt_tokens - scheduled.num_computed_tokens
             if num_left > 0:
                 num_prompt += min(len(scheduled.new_token_ids), num_left)

@@ -6,7 +6,7 @@ preemption are all that one rule.
 """
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 
 from appliance.engine.answer_room import answer_room
 from appliance.engine.batch import (
@@ -14,17 +14,15 @@ from appliance.engine.batch import (
     FailureKind,
     ScheduledSequence,
     SequenceOutput,
-    StepFailure,
     StepResult,
 )
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.block_tables import BlockTables, has_computed_prompt, held_blocks
-from appliance.engine.constraint import ConstraintError
-from appliance.engine.endings import take_tokens
 from appliance.engine.followers import Followers
 from appliance.engine.headroom import Headroom
 from appliance.engine.lateness import Lateness
 from appliance.engine.lookahead import next_tokens
+from appliance.engine.output_taking import take_output
 from appliance.engine.policy import ArrivalOrder, WaitingOrder
 from appliance.engine.prompt_reading import PromptReadings
 from appliance.engine.prompt_share import has_room, is_stream, share_among_streams, share_out
@@ -37,6 +35,7 @@ from appliance.engine.sequence import (
     ServiceClass,
 )
 from appliance.engine.sequence_update import SequenceUpdate
+from appliance.engine.sliced_prompts import SlicedPrompts
 from appliance.engine.start_counts import StartCounts
 from appliance.engine.step_budget import FixedBudget, StepBudget
 from appliance.engine.steps_in_flight import StepsInFlight
@@ -49,7 +48,8 @@ class Scheduler:
     """Owns every live sequence: `schedule`, then `update`, in turn. `schedule_next` adds a step in between.
 
     Running sequences stand in the order of their admission. When blocks run out the latest admitted is
-    preempted, so the oldest always makes progress and, being bounded by the pool, ends.
+    preempted, so the oldest always makes progress and, being bounded by the pool, ends. `num_layers` is told
+    where the runner can compute some of the layers in one step and the others in the next.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Scheduler:
         headroom: Headroom | None = None,
         triage: Triage | None = None,
         host: HostMemory | None = None,
+        num_layers: int = 0,
     ) -> None:
         if min(max_sequences, step_tokens, context_length) < 1:
             raise ValueError("max_sequences, step_tokens and context_length must be at least 1")
@@ -86,6 +87,7 @@ class Scheduler:
         self.prompt_budget = step_tokens  # prompt tokens that the last step might compute
         self._followers = Followers()
         self._readings = PromptReadings()
+        self._sliced = SlicedPrompts(num_layers)
         self.starts = StartCounts()
         self._lateness = Lateness()
         self._running: dict[SequenceId, Sequence] = {}
@@ -181,15 +183,25 @@ class Scheduler:
         streams: list[Sequence] = []
         prompts: list[Sequence] = []
         for sequence in self._running.values():
-            (streams if is_stream(sequence) else prompts).append(sequence)
+            is_prompt = not is_stream(sequence) or sequence.sequence_id in self._sliced
+            (prompts if is_prompt else streams).append(sequence)
         stream_shares, room = share_among_streams(streams, self.step_tokens)
         budget = min(room, self._prompt_budget(streams, prompts))
-        self._admit(prompts, budget, now_s)
-        shares = [*stream_shares, *self._readings.cut(share_out(prompts, budget))]
-        assert shares or not self.num_live, "live sequences but no work"
-        sequences = tuple([self._scheduled(sequence, num_new) for sequence, num_new in shares])
+        shares = []
+        if not self._sliced.chunks:
+            self._admit(prompts, budget, now_s)
+            shares = self._readings.cut(share_out(prompts, budget))
+        # In this order: who writes to a shared block first gets the copy.
+        sequences = tuple([self._scheduled(sequence, num_new) for sequence, num_new in stream_shares])
+        chunks = self._sliced.chunks or tuple([self._scheduled(sequence, num) for sequence, num in shares])
+        piece = None
+        if chunks and budget:
+            piece = self._sliced.next_slice(chunks, self._budget.share(streams, chunks))
+            sequences += chunks if piece is None else ()
         saves, restores = self.swap.take_copies()
-        return self.steps.begin(Batch(sequences=sequences, saves=saves, restores=restores), now_s)
+        batch = Batch(sequences=sequences, slice=piece, saves=saves, restores=restores)
+        assert batch or not self.num_live, "live sequences but no work"
+        return self.steps.begin(batch, now_s)
 
     def schedule_next(self, now_s: float = 0.0) -> Batch:
         """Choose the step after the one in flight before its tokens are known; empty where they matter.
@@ -205,9 +217,14 @@ class Scheduler:
         """Take in a step's result, in the batch's order, and say what each sequence got from it."""
         self._budget.observe(batch, self.steps.finish(batch, now_s))
         self._settle_copies(result)
+        pairs = zip(batch.every_sequence, result.outputs, strict=True)
+        finished = islice(pairs, len(batch.finished_sequences))
         # Those that run: others ended with the step before, when this one was in flight already.
-        pairs = zip(batch.sequences, result.outputs, strict=True)
-        return [self._apply(s, output, now_s) for s, output in pairs if s.sequence_id in self._running]
+        updates = [self._apply(s, output, now_s) for s, output in finished if s.sequence_id in self._running]
+        for scheduled, output in pairs:  # layers are missing
+            if output.failure is not None or self.steps.is_ending(scheduled.sequence_id):
+                updates.append(self._end_in_step(scheduled, output))
+        return updates
 
     def check_invariants(self) -> None:
         """Assert that every block is accounted for and every sequence is in one consistent state."""
@@ -227,6 +244,8 @@ class Scheduler:
             assert sequence.status is SequenceStatus.RUNNING
             assert sequence.num_computed_tokens < sequence.num_tokens
             assert sequence.num_computed_tokens <= len(sequence.block_table) * self.pool.block_size
+        for chunk in self._sliced.chunks:
+            assert self._running[chunk.sequence_id].num_computed_tokens == chunk.num_computed_tokens
 
     def _secure_blocks(self) -> None:
         """Give running sequences blocks for their known tokens, oldest first, preempting the latest."""
@@ -334,52 +353,32 @@ class Scheduler:
         )
 
     def _apply(self, scheduled: ScheduledSequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
-        sequence = self._running[scheduled.sequence_id]
-        reason = self.steps.take_ending(scheduled.sequence_id)
+        """Take in what was computed of a sequence whose new tokens are done."""
         if output.failure is not None:
-            sequence.failure = output.failure.message
-            self._tables.forget(sequence)  # what broke this one may lie in its blocks
-            self._finish(sequence, FinishReason.ERROR)
-            return SequenceUpdate(sequence=sequence, failure=output.failure)
+            return self._end_in_step(scheduled, output)
+        sequence = self._running[scheduled.sequence_id]
         self._tables.advance(sequence, len(scheduled.new_token_ids))
         if scheduled.prompt_read is not None:
             self._readings.take(scheduled, output)
         if self._followers and has_computed_prompt(sequence):
             for follower in reversed(self._followers.release(sequence)):
                 self.waiting.add_first(follower)
+        if self.steps.is_ending(scheduled.sequence_id):
+            return self._end_in_step(scheduled, output)
+        update, reason = take_output(sequence, output, self._readings, now_s)
         if reason is not None:
             self._finish(sequence, reason)
-            return SequenceUpdate(sequence=sequence)
-        return self._append(sequence, output, now_s)
+        return update
 
-    def _append(self, sequence: Sequence, output: SequenceOutput, now_s: float) -> SequenceUpdate:
-        """Append the sampled tokens, and those that must follow, up to the one that ends the sequence."""
-        first = len(sequence.token_ids)
-        prompt_logprobs = self._readings.logprobs(sequence) if first == sequence.num_prompt_tokens else ()
-        hidden_state = output.hidden_state
-        if hidden_state is not None and sequence.params.wants_mean_state:
-            hidden_state = self._readings.mean_state(sequence, hidden_state)
-        failure = None
-        try:
-            reason = take_tokens(sequence, output.token_ids)
-        except ConstraintError as error:
-            failure = StepFailure(kind=FailureKind.CONSTRAINT, message=str(error))
-            reason, sequence.failure = FinishReason.ERROR, failure.message
-        if reason is not None:
-            self._finish(sequence, reason)
-        is_as_sampled = reason is None and sequence.constraint is None
-        taken = output.token_ids if is_as_sampled else tuple(sequence.token_ids[first:])
-        if taken:
-            sequence.note_tokens(now_s)
-        return SequenceUpdate(
-            sequence=sequence,
-            token_ids=taken,
-            logprobs=output.logprobs and output.logprobs[: len(taken)],
-            hidden_state=hidden_state if taken else None,
-            ends_with_stop_token=reason is FinishReason.STOP and taken[-1] in sequence.params.stop_token_ids,
-            failure=failure,
-            prompt_logprobs=prompt_logprobs if taken else (),
-        )
+    def _end_in_step(self, scheduled: ScheduledSequence, output: SequenceOutput) -> SequenceUpdate:
+        """End a sequence that failed in this step, or was aborted while it ran."""
+        sequence = self._running[scheduled.sequence_id]
+        reason = self.steps.take_ending(scheduled.sequence_id) or FinishReason.ERROR
+        if output.failure is not None:
+            reason, sequence.failure = FinishReason.ERROR, output.failure.message
+            self._tables.forget(sequence)  # what broke this one may lie in its blocks
+        self._finish(sequence, reason)
+        return SequenceUpdate(sequence=sequence, failure=output.failure)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         self._leave(sequence)
@@ -397,4 +396,5 @@ class Scheduler:
         self._running.pop(sequence.sequence_id, None)
         self.waiting.discard(sequence)
         self._followers.discard(sequence.sequence_id)
+        self._sliced.drop_with(sequence.sequence_id)
         self._tables.release(sequence)

@@ -1,13 +1,13 @@
-"""How many prompt tokens a step may compute: all that fit, or as many as the streams can bear.
+"""How much of prompts a step may compute: all that fits, or as much as the streams can bear.
 
 Knows step times; knows no blocks and no clients.
 """
 
+import math
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
 from typing import Protocol
 
-from appliance.engine.batch import Batch
+from appliance.engine.batch import Batch, ScheduledSequence
 from appliance.engine.sequence import Sequence
 from appliance.engine.step_time import StepLoad, StepTimeModel
 
@@ -15,9 +15,9 @@ from appliance.engine.step_time import StepLoad, StepTimeModel
 _PROBE_EVERY = 64
 _FEWEST_OBSERVED = 8
 _FIRST_CHUNK = 16  # until enough was observed, beside streams
-# A stream of 33 tokens a second is ahead of any reader. Where steps without prompts are far shorter, a
-# multiple of them would feed a prompt in crumbs, each at the price of reading weights and context again.
-_FINE_STEP_S = 0.030
+# Chunks in slices of layers: in more steps they would read weights and context hardly less often for each
+# token, and a prompt that comes meanwhile waits for their end.
+_MOST_SLICES, _LONGEST_CHUNK_S = 16, 0.25
 # Of the newest step in the mean error of the predictions; steps without prompts are rare beside prompts.
 _ALONE_WEIGHT, _BESIDE_WEIGHT, _MOST_OFF = 0.2, 0.05, 2.0
 
@@ -29,6 +29,9 @@ class StepBudget(Protocol):
         self, streams: SequenceOf[Sequence], prompts: SequenceOf[Sequence], *, num_waiting: int = 0
     ) -> int:
         """Tokens for prompts beside streams that get one each. 0 only if there are streams."""
+
+    def share(self, streams: SequenceOf[Sequence], chunks: SequenceOf[ScheduledSequence]) -> float:
+        """Of these prompt chunks, how much the next step has room for; 1 or more is all of them."""
 
     def observe(self, batch: Batch, step_s: float) -> None:
         """Take note of how long a step took."""
@@ -52,6 +55,13 @@ class FixedBudget:
     ) -> int:
         return self._step_tokens - len(streams)
 
+    def share(
+        self,
+        streams: SequenceOf[Sequence],  # noqa: ARG002  # nobody's times matter
+        chunks: SequenceOf[ScheduledSequence],  # noqa: ARG002
+    ) -> float:
+        return 1.0
+
     def observe(self, batch: Batch, step_s: float) -> None:
         pass
 
@@ -60,21 +70,28 @@ class FixedBudget:
 
 
 class AdaptiveBudget:
-    """Lets prompts take what the streams' target leaves: a step of at most `slowdown` times one without, or
-    of 30 ms where that is more.
+    """Lets prompts take what the streams' target leaves: a step of at most `slowdown` times one without.
 
     Where more requests wait for their first token than streams run, a second costs more of those than of
     these: the steps may then grow with that ratio, up to `slowdown` squared. Without streams a step is
-    filled up to `step_tokens`.
+    filled up to `step_tokens`. Where the device can leave off between two of its `num_layers`, chunks are
+    planned for several steps.
     """
 
     def __init__(
-        self, step_tokens: int, *, slowdown: float = 2.15, model: StepTimeModel | None = None
+        self,
+        step_tokens: int,
+        *,
+        slowdown: float = 2.15,
+        num_layers: int = 0,
+        model: StepTimeModel | None = None,
     ) -> None:
         self._step_tokens = step_tokens
         self._slowdown = slowdown
+        self._num_layers = num_layers
         self._model = model or StepTimeModel()
         self._num_since_probe = 0
+        self._spare_s = math.inf  # what the step that is planned has for prompts
         # Measured over predicted: no device is as linear as the model, and these two are what is promised.
         self._alone = _Ratio(_ALONE_WEIGHT)
         self._beside = _Ratio(_BESIDE_WEIGHT)
@@ -83,6 +100,7 @@ class AdaptiveBudget:
         self, streams: SequenceOf[Sequence], prompts: SequenceOf[Sequence], *, num_waiting: int = 0
     ) -> int:
         room = self._step_tokens - len(streams)
+        self._spare_s = math.inf
         if not streams:
             self._num_since_probe = 0
             return room
@@ -94,8 +112,16 @@ class AdaptiveBudget:
         slowdown = self._slowdown_for(len(streams), len(prompts) + num_waiting)
         return max(1, min(room, self._tokens_in(slowdown, streams, prompts)))
 
+    def share(self, streams: SequenceOf[Sequence], chunks: SequenceOf[ScheduledSequence]) -> float:
+        beside = _load_of_streams(streams)
+        load = beside
+        for chunk in chunks:
+            load += _load_of_chunk(chunk)
+        chunks_s = self._model.predict_s(load) - self._model.predict_s(beside)
+        return self._spare_s / chunks_s if chunks_s > 0 else math.inf
+
     def observe(self, batch: Batch, step_s: float) -> None:
-        load = _load_of(batch)
+        load = load_of(batch)
         if load.num_streams and self._model.num_observed >= _FEWEST_OBSERVED:
             ratio = self._beside if load.prompt_tokens else self._alone
             ratio.add(step_s, self._model.expected_s(load))
@@ -119,22 +145,26 @@ class AdaptiveBudget:
     def _tokens_in(
         self, slowdown: float, streams: SequenceOf[Sequence], prompts: SequenceOf[Sequence]
     ) -> int:
-        """The tokens that are predicted to fit.
+        """The tokens that are predicted to fit into the steps over which a chunk is spread.
 
         Cut off, not rounded: beside few streams one token is much, and the longest gap counts, not the mean.
         """
-        read_back = sum(s.num_computed_tokens for s in streams)
-        prompt_context = prompts[0].num_computed_tokens if prompts else 0
-        alone_s = self._model.predict_s(StepLoad(num_streams=len(streams), context_tokens=read_back))
-        begun = StepLoad(num_streams=len(streams), context_tokens=read_back + prompt_context)
-        few_s, more_s = (
-            self._model.predict_s(replace(begun, prompt_tokens=n, prompt_pairs=n * prompt_context))
-            for n in (64, 128)
-        )
-        token_s = (more_s - few_s) / 64
-        begun_s = few_s - 64 * token_s
-        target_s = max(slowdown * alone_s * self._alone.value, _FINE_STEP_S) / self._beside.value
-        return int((target_s - begun_s) / token_s) if token_s > 0 else self._step_tokens
+        beside = _load_of_streams(streams)
+        alone_s = self._model.predict_s(beside)
+        target_s = slowdown * alone_s * self._alone.value / self._beside.value
+        self._spare_s = target_s - alone_s
+        context = prompts[0].num_computed_tokens if prompts else 0
+        none = beside + StepLoad(context_tokens=context, prompt_passes=1)
+        few = none + StepLoad(prompt_tokens=64, prompt_pairs=64 * context)
+        none_s = self._model.predict_s(none)
+        token_s = (self._model.predict_s(few) - none_s) / 64
+        left_s = self._spare_s * self._num_steps(target_s) - (none_s - alone_s)
+        return int(left_s / token_s) if token_s > 0 else self._step_tokens
+
+    def _num_steps(self, step_s: float) -> float:
+        """Over how many steps a chunk goes, each with as many whole layers as the others but the last."""
+        slices = min(_MOST_SLICES, self._num_layers, int(_LONGEST_CHUNK_S / step_s))
+        return self._num_layers / math.ceil(self._num_layers / slices) if slices > 1 else 1.0
 
 
 class _Ratio:
@@ -150,19 +180,28 @@ class _Ratio:
             self.value += self._weight * (newest - self.value)
 
 
-def _load_of(batch: Batch) -> StepLoad:
-    num_streams = context_tokens = prompt_tokens = prompt_pairs = 0
+def _load_of_streams(streams: SequenceOf[Sequence]) -> StepLoad:
+    read_back = sum([s.num_computed_tokens for s in streams])
+    return StepLoad(num_streams=len(streams), context_tokens=read_back)
+
+
+def _load_of_chunk(chunk: ScheduledSequence) -> StepLoad:
+    num_new, context = len(chunk.new_token_ids), chunk.num_computed_tokens
+    pairs = num_new * (context + num_new // 2)
+    return StepLoad(context_tokens=context, prompt_tokens=num_new, prompt_pairs=pairs, prompt_passes=1)
+
+
+def load_of(batch: Batch) -> StepLoad:
+    """What a step's time depends on, of a batch."""
+    num_streams = context_tokens = 0
+    chunks = StepLoad()
     for scheduled in batch.sequences:
-        num_new, context = len(scheduled.new_token_ids), scheduled.num_computed_tokens
-        context_tokens += context
-        if num_new == 1 and scheduled.sampling is not None:
+        if len(scheduled.new_token_ids) == 1 and scheduled.sampling is not None:
             num_streams += 1
+            context_tokens += scheduled.num_computed_tokens
         else:
-            prompt_tokens += num_new
-            prompt_pairs += num_new * (context + num_new // 2)
-    return StepLoad(
-        num_streams=num_streams,
-        context_tokens=context_tokens,
-        prompt_tokens=prompt_tokens,
-        prompt_pairs=prompt_pairs,
-    )
+            chunks += _load_of_chunk(scheduled)
+    if batch.slice:
+        for scheduled in batch.slice.sequences:
+            chunks += _load_of_chunk(scheduled) * batch.slice.share
+    return chunks + StepLoad(num_streams=num_streams, context_tokens=context_tokens)

@@ -76,13 +76,13 @@ class StepRuns:
         is_first = self._num_failures_in_a_row == 1
         logger.error(
             "a step of %d sequences failed, %d in a row: %r",
-            len(batch.sequences),
+            len(batch.every_sequence),
             self._num_failures_in_a_row,
             error,
             exc_info=error if is_first else None,  # once is enough: a broken device fails every step alike
         )
         failure = runner_failure(error)
-        outputs = (SequenceOutput(sequence_id=s.sequence_id, failure=failure) for s in batch.sequences)
+        outputs = (SequenceOutput(sequence_id=s.sequence_id, failure=failure) for s in batch.every_sequence)
         return StepResult(outputs=tuple(outputs))
 
 
@@ -93,10 +93,11 @@ def runner_failure(error: Exception) -> StepFailure:
 
 def _check_result(batch: Batch, result: StepResult) -> None:
     """Raise ValueError unless every sequence got its output, in order, a token just where one was due."""
-    if [s.sequence_id for s in batch.sequences] != [o.sequence_id for o in result.outputs]:
+    if [s.sequence_id for s in batch.every_sequence] != [o.sequence_id for o in result.outputs]:
         raise ValueError("the runner's outputs are not those of the batch, in its order")
-    for scheduled, output in zip(batch.sequences, result.outputs, strict=True):
-        is_due = scheduled.sampling is not None
+    num_finished = len(batch.finished_sequences)
+    for i, (scheduled, output) in enumerate(zip(batch.every_sequence, result.outputs, strict=True)):
+        is_due = scheduled.sampling is not None and i < num_finished
         if output.failure is None and is_due != bool(output.token_ids):
             problem = "chose no token" if is_due else "chose a token inside the prompt"
             raise ValueError(f"the runner {problem} for sequence {scheduled.sequence_id}")

@@ -16,15 +16,42 @@ _OUTLIER = 3.0  # a step this many times slower than expected counts for less: s
 class StepLoad:
     """What a step's time depends on."""
 
-    num_streams: int = 0  # sequences with one new token
-    context_tokens: int = 0  # tokens of earlier steps that are read back, once for each sequence
-    prompt_tokens: int = 0
-    prompt_pairs: int = 0  # of a prompt's new token and a token before it
+    num_streams: float = 0  # sequences with one new token
+    context_tokens: float = 0  # tokens of earlier steps that are read back, once for each sequence
+    prompt_tokens: float = 0
+    prompt_pairs: float = 0  # of a prompt's new token and a token before it
+    prompt_passes: float = 0  # through the network: 1 for any prompt tokens, less for some of its layers
+
+    def __add__(self, other: "StepLoad") -> "StepLoad":
+        """Both in one step. Prompt tokens of the same layers pass together."""
+        return StepLoad(
+            num_streams=self.num_streams + other.num_streams,
+            context_tokens=self.context_tokens + other.context_tokens,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            prompt_pairs=self.prompt_pairs + other.prompt_pairs,
+            prompt_passes=max(self.prompt_passes, other.prompt_passes),
+        )
+
+    def __mul__(self, share: float) -> "StepLoad":
+        """The load of a share of the network's layers."""
+        return StepLoad(
+            num_streams=share * self.num_streams,
+            context_tokens=share * self.context_tokens,
+            prompt_tokens=share * self.prompt_tokens,
+            prompt_pairs=share * self.prompt_pairs,
+            prompt_passes=share * self.prompt_passes,
+        )
 
     @property
     def features(self) -> tuple[float, ...]:
-        has_prompt = 1 if self.prompt_tokens else 0
-        raw = (1, self.prompt_tokens, self.num_streams, self.context_tokens, self.prompt_pairs, has_prompt)
+        raw = (
+            1.0,
+            self.prompt_tokens,
+            self.num_streams,
+            self.context_tokens,
+            self.prompt_pairs,
+            self.prompt_passes,
+        )
         return tuple(value * scale for value, scale in zip(raw, _SCALES, strict=True))
 
 

@@ -31,7 +31,7 @@ class StepsInFlight:
         if not self._batches:
             self._since_s = now_s
         self._batches.append(batch)
-        self._ids.append(frozenset(s.sequence_id for s in batch.sequences))
+        self._ids.append(frozenset([s.sequence_id for s in batch.every_sequence]))
         return batch
 
     def withdraw(self) -> None:

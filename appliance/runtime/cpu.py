@@ -1,7 +1,7 @@
 """The native CPU backend: packed integer weights, one native call per step. Knows no queue."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from appliance.runtime.kv_cache import allocate_kv, copy_blocks
 from appliance.runtime.native_sampler import TokenChoice
 from kernels.cpu.abi import GateActivation, HeadNorm, Placement
 from kernels.cpu.native import NativeConfig, NativeModel, NativeRope
-from kernels.cpu.structs import NativeBatch, RowChoice
+from kernels.cpu.structs import NativeBatch, RowChoice, SomeLayers
 from kernels.kv_layout import KVLayout, KVOrder, LayerKV
 
 
@@ -59,11 +59,32 @@ class CpuBackend:
         copy_blocks(self.pages, copies)
 
     def forward(self, inputs: ForwardInputs) -> ForwardOutputs:
+        return self._run(inputs, None)
+
+    @property
+    def num_layers(self) -> int:
+        return self._config.num_layers
+
+    @property
+    def hidden_size(self) -> int:
+        return self._config.hidden_size
+
+    def forward_layers(
+        self, inputs: ForwardInputs, layers: range, between: torch.Tensor
+    ) -> ForwardOutputs | None:
+        some = SomeLayers(layers.start, layers.stop, between.numpy())
+        if layers.stop == self._config.num_layers:
+            return self._run(inputs, some)
+        batch = native_batch(inputs)
+        self._model.step(replace(batch, logit_rows=batch.logit_rows[:0]), layers=some)
+        return None
+
+    def _run(self, inputs: ForwardInputs, layers: SomeLayers | None) -> ForwardOutputs:
         config, num_rows = self._config, len(inputs.output_rows)
         logits = np.empty((num_rows, config.vocab_size), np.float32) if inputs.wants_logits else None
         hidden = np.empty((num_rows, config.hidden_size), np.float32) if inputs.wants_hidden else None
         best = self._model.step(
-            native_batch(inputs), top_k=inputs.num_candidates, logits=logits, hidden=hidden
+            native_batch(inputs), top_k=inputs.num_candidates, logits=logits, hidden=hidden, layers=layers
         )
         return ForwardOutputs(
             logits=None if logits is None else torch.from_numpy(logits),

@@ -11,6 +11,7 @@ from appliance.engine.batch import (
     Batch,
     FailureKind,
     Pending,
+    PromptSlice,
     ScheduledSequence,
     SequenceOutput,
     StepResult,
@@ -22,6 +23,7 @@ from appliance.runtime.backend import Backend
 from appliance.runtime.batch_sampler import NOT_FINITE_ID, choose_rows
 from appliance.runtime.host_pages import SwappingBackend
 from appliance.runtime.inputs import build_inputs
+from appliance.runtime.layer_slices import LayeredBackend, LayerSlices
 from appliance.runtime.masks import MaskFiller, Masks, PendingMasks
 from appliance.runtime.native_sampler import ChoosingBackend, sample_natively
 from appliance.runtime.prompt_rows import merged, read_rows, split
@@ -46,6 +48,15 @@ class PendingStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PendingWithSlice:
+    """A step beside some layers of prompt chunks, which were the last where `chunks` is there."""
+
+    batch: Batch
+    whole: "PendingStep | FinishedStep | None"
+    chunks: PendingStep | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedStep:
     """A step that was run in parts when it was launched."""
 
@@ -59,6 +70,7 @@ class ModelRunner:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._mask_filler = MaskFiller()
+        self._slices = LayerSlices(backend) if isinstance(backend, LayeredBackend) else None
 
     def launch(self, batch: Batch) -> Pending:
         with _device_faults():
@@ -67,14 +79,30 @@ class ModelRunner:
                 assert isinstance(self._backend, SwappingBackend), "this backend has no places"
                 self._backend.swap_blocks(batch.saves, batch.restores)
             self._backend.copy_blocks(batch.block_copies)
-            return self._start(batch) or FinishedStep(batch=batch, result=self._run_in_parts(batch))
+            if batch.slice is None:
+                return self._launch_whole(batch)
+            whole = self._launch_whole(Batch(sequences=batch.sequences)) if batch.sequences else None
+            return PendingWithSlice(batch=batch, whole=whole, chunks=self._start_slice(batch.slice))
 
     def collect(self, pending: Pending) -> StepResult:
         if isinstance(pending, FinishedStep):
             return pending.result
+        if isinstance(pending, PendingWithSlice):
+            return self._collect_with_slice(pending)
         assert isinstance(pending, PendingStep)
         with _device_faults():
             return self._finish(pending) or self._run_in_parts(pending.batch)
+
+    def _launch_whole(self, batch: Batch) -> PendingStep | FinishedStep:
+        return self._start(batch) or FinishedStep(batch=batch, result=self._run_in_parts(batch))
+
+    def _collect_with_slice(self, pending: PendingWithSlice) -> StepResult:
+        assert pending.batch.slice is not None
+        whole = () if pending.whole is None else self.collect(pending.whole).outputs
+        if pending.chunks is not None:
+            return StepResult(outputs=whole + self.collect(pending.chunks).outputs)
+        begun = (SequenceOutput(sequence_id=s.sequence_id) for s in pending.batch.slice.sequences)
+        return StepResult(outputs=(*whole, *begun))
 
     def _start(self, batch: Batch) -> PendingStep | None:
         """Start the step; None where there is no memory for it."""
@@ -82,13 +110,19 @@ class ModelRunner:
         sampled = tuple(s for s in batch.sequences if s.sampling is not None)
         masks = self._mask_filler.start(sampled)
         try:
-            outputs, read = split(self._backend.forward(inputs), len(sampled))
-            chosen = _choose(outputs, sampled)
+            return _started(batch, sampled, self._backend.forward(inputs), masks)
         except torch.OutOfMemoryError:
             return None
-        return PendingStep(
-            batch=batch, sampled=sampled, outputs=outputs, read=read, masks=masks, chosen=chosen
-        )
+
+    def _start_slice(self, piece: PromptSlice) -> PendingStep | None:
+        """Compute some layers; what the chunks' last tokens give comes with the last ones."""
+        assert self._slices is not None, "this backend computes whole steps only"
+        outputs = self._slices.run(piece)
+        if outputs is None:
+            return None
+        sampled = tuple(s for s in piece.sequences if s.sampling is not None)
+        masks = self._mask_filler.start(sampled)
+        return _started(Batch(sequences=piece.sequences), sampled, outputs, masks)
 
     @torch.inference_mode()
     def _finish(self, pending: PendingStep) -> StepResult | None:
@@ -132,6 +166,23 @@ class ModelRunner:
         pending = self._start(batch)
         result = None if pending is None else self._finish(pending)
         return result or self._run_in_parts(batch)
+
+
+def _started(
+    batch: Batch,
+    sampled: tuple[ScheduledSequence, ...],
+    everything: ForwardOutputs,
+    masks: PendingMasks | None,
+) -> PendingStep:
+    outputs, read = split(everything, len(sampled))
+    return PendingStep(
+        batch=batch,
+        sampled=sampled,
+        outputs=outputs,
+        read=read,
+        masks=masks,
+        chosen=_choose(outputs, sampled),
+    )
 
 
 @torch.inference_mode()

@@ -23,6 +23,7 @@ from appliance.engine.percentiles import nearest_rank
 from appliance.engine.sequence import SamplingParams
 from appliance.engine.stream import FinishEvent, TokenStream
 from appliance.formats.gguf import read_gguf
+from appliance.runtime.layer_slices import LayeredBackend
 from appliance.runtime.loading import LoadWishes, load_backend
 from appliance.runtime.runner import ModelRunner
 from appliance.runtime.threads import usable_threads
@@ -77,13 +78,15 @@ def interference_bars(found: Interference) -> tuple[Bar, ...]:
     )
 
 
-def make_engine(model: Path, num_threads: int, kv_dtype: str, policies: Policies) -> Engine:
+def make_engine(
+    model: Path, num_threads: int, kv_dtype: str, policies: Policies, *, activations: str = "auto"
+) -> Engine:
     """The engine that serves, but for its thread: it is stepped by hand."""
     torch.set_num_threads(num_threads)
     wishes = LoadWishes(
         backend="cpu",
         precision="auto",
-        activations="auto",
+        activations=activations,
         kv_dtype=kv_dtype,
         device=torch.device("cpu"),
         num_threads=num_threads,
@@ -102,6 +105,7 @@ def make_engine(model: Path, num_threads: int, kv_dtype: str, policies: Policies
         step_tokens=512,
         context_length=_CONTEXT,
         enable_prefix_cache=False,
+        num_layers=backend.num_layers if isinstance(backend, LayeredBackend) else 0,
     )
     return Engine(ModelRunner(backend), scheduler)
 
@@ -183,9 +187,11 @@ def main() -> None:
         "--slowdown", type=float, default=Policies().stream_slowdown, help="0 fills every step"
     )
     parser.add_argument("--kv-dtype", default="auto")
+    parser.add_argument("--activations", default="auto", help="int16: prompts by vectors everywhere")
     parser.add_argument("--results", type=Path)
     args = parser.parse_args()
-    engine = make_engine(args.model, args.threads, args.kv_dtype, Policies(stream_slowdown=args.slowdown))
+    policies = Policies(stream_slowdown=args.slowdown)
+    engine = make_engine(args.model, args.threads, args.kv_dtype, policies, activations=args.activations)
     found = measure(engine, args.prompt, slowdown=args.slowdown, kv_dtype=args.kv_dtype)
     told = asdict(found) | {"itl_ratio": found.itl_ratio, "ttft_ratio": found.ttft_ratio}
     print(json.dumps(told, indent=1))

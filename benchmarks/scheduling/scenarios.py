@@ -31,6 +31,7 @@ from benchmarks.scheduling.step_table import StepCosts
 
 GOLD, SILVER, BRONZE = ServiceClass
 BLOCK_SIZE, STEP_TOKENS, CONTEXT = 64, 512, 8192
+NUM_LAYERS = 30  # of the model whose steps were measured
 HEAD_SIZE, SCALE_BYTES = 64, 4
 PEAK = 32
 PEAK_BLOCKS, PEAK_BLOCK_SIZE = PEAK * 16, 4  # 32 of the brief sequences at about their mean length
@@ -74,6 +75,7 @@ def scheduler_of(
         context_length=CONTEXT,
         queue_limit=queue,
         enable_prefix_cache=False,
+        num_layers=NUM_LAYERS,
     )
 
 
@@ -301,6 +303,7 @@ def three_times_peak(costs: StepCosts, *, count: int = 100_000) -> Findings:
             step_tokens=STEP_TOKENS,
             context_length=1024,
             enable_prefix_cache=False,
+            num_layers=NUM_LAYERS,
         )
         sample = asked if name == "on" else asked[: count // 10]
         simulation = Simulation(scheduler, costs, queue_limit=PEAK, knows_lengths=False)

@@ -153,14 +153,21 @@ class Simulation:
             self._scheduler.check_invariants()
 
     def _next_tokens(self, batch: Batch) -> StepResult:
-        return StepResult(outputs=tuple(map(self._next_token, batch.sequences)))
+        finished = batch.finished_sequences
+        begun = batch.every_sequence[len(finished) :]
+        outputs = [*map(self._next_token, finished), *map(_nothing, begun)]
+        return StepResult(outputs=tuple(outputs))
 
     def _next_token(self, scheduled: ScheduledSequence) -> SequenceOutput:
         if scheduled.sampling is None:
-            return SequenceOutput(sequence_id=scheduled.sequence_id)
+            return _nothing(scheduled)
         place = scheduled.num_output_tokens + 1
         is_last = place == self._num_output[scheduled.sequence_id]
         return SequenceOutput(sequence_id=scheduled.sequence_id, token_ids=(_STOP if is_last else place,))
+
+
+def _nothing(scheduled: ScheduledSequence) -> SequenceOutput:
+    return SequenceOutput(sequence_id=scheduled.sequence_id)
 
 
 def _num_wrong(sequence: Sequence, num_output: int) -> int:

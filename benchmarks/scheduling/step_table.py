@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from appliance.engine.batch import Batch
+from appliance.engine.batch import Batch, ScheduledSequence
 
 TABLE = Path(__file__).parent / "step_table.json"
 
@@ -48,14 +48,15 @@ class StepCosts:
     def of(self, batch: Batch) -> float:
         """What a step of this batch takes."""
         total_s = self.step_s
-        for scheduled in batch.sequences:
-            num_new, context = len(scheduled.new_token_ids), scheduled.num_computed_tokens
-            total_s += self.context_s * context
-            if num_new == 1:
-                total_s += self.stream_s
-            else:
-                total_s += num_new * (self.prompt_token_s + self.pair_s * (context + num_new / 2))
+        total_s += sum(map(self._of_sequence, batch.sequences))
+        if batch.slice is not None:
+            total_s += batch.slice.share * sum(map(self._of_sequence, batch.slice.sequences))
         return total_s
+
+    def _of_sequence(self, scheduled: ScheduledSequence) -> float:
+        num_new, context = len(scheduled.new_token_ids), scheduled.num_computed_tokens
+        own_s = num_new * (self.prompt_token_s + self.pair_s * (context + num_new / 2))
+        return self.context_s * context + (self.stream_s if num_new == 1 else own_s)
 
 
 @cache

@@ -1,9 +1,10 @@
 """Builds schedulers and engines over a scripted runner, with a clock that tests move."""
 
 import itertools
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-from appliance.engine.batch import Batch
+from appliance.engine.batch import Batch, ScheduledSequence
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.scheduler import Scheduler
@@ -32,6 +33,15 @@ class FakeClock:
 
 
 class _SecondAToken(FixedBudget):
+    """Beside streams there is room for `slice_share` of any chunks."""
+
+    def __init__(self, step_tokens: int, slice_share: float) -> None:
+        super().__init__(step_tokens)
+        self._slice_share = slice_share
+
+    def share(self, streams: SequenceOf[Sequence], chunks: SequenceOf[ScheduledSequence]) -> float:
+        return self._slice_share if streams else super().share(streams, chunks)
+
     def prompt_s(self, num_tokens: int) -> float | None:
         return float(num_tokens)
 
@@ -107,11 +117,17 @@ def make_bench(
     num_places: int = 0,
     block_s: float = 0.001,
     is_leading: bool = False,
+    num_layers: int = 0,
+    slice_share: float = 0.3,
 ) -> Bench:
-    """`num_places` blocks may wait in host memory, `block_s` each way; a prompt token takes a second."""
+    """`num_places` blocks may wait in host memory, `block_s` each way; a prompt token takes a second.
+
+    With `num_layers` chunks beside streams go through `slice_share` of them a step.
+    """
     scheduler = Scheduler(
         BlockPool(num_blocks, block_size),
-        budget=_SecondAToken(step_tokens),
+        budget=_SecondAToken(step_tokens, slice_share),
+        num_layers=num_layers,
         host=HostMemory(num_places=num_places, block_s=block_s) if num_places else None,
         max_sequences=max_sequences,
         step_tokens=step_tokens,

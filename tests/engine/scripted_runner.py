@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from appliance.engine.batch import (
     Batch,
+    PromptSlice,
     ScheduledSequence,
     SequenceOutput,
     StepFailure,
@@ -63,6 +64,7 @@ class ScriptedRunner:
         self.batches: deque[Batch] = deque(maxlen=_NUM_KEPT_BATCHES)
         self._sleep = sleep
         self._kv: list[int | None] = [None] * (num_blocks * block_size)
+        self._slice: PromptSlice | None = None
         self._host: dict[int, list[int | None]] = {}
 
     def launch(self, batch: Batch) -> ScriptedPending:
@@ -71,10 +73,15 @@ class ScriptedRunner:
         if self.error is not None:
             raise self.error
         self._copy_blocks(batch)
-        digests = [_digests(s.known_token_ids) for s in batch.sequences]
-        self._write(batch, digests)
-        outputs = tuple(self._output(s, d) for s, d in zip(batch.sequences, digests, strict=True))
-        return ScriptedPending(batch, StepResult(outputs=outputs))
+        finished = batch.finished_sequences
+        digests = [_digests(s.known_token_ids) for s in finished]
+        self._spoil_half_computed(batch)
+        self._write(finished, digests)
+        outputs = [self._output(s, d) for s, d in zip(finished, digests, strict=True)]
+        for scheduled in batch.every_sequence[len(finished) :]:
+            failure = self.fail(scheduled)
+            outputs.append(SequenceOutput(sequence_id=scheduled.sequence_id, failure=failure))
+        return ScriptedPending(batch, StepResult(outputs=tuple(outputs)))
 
     def collect(self, pending: ScriptedPending) -> StepResult:
         seconds = self.step_s + self.token_s * pending.batch.num_new_tokens
@@ -102,9 +109,24 @@ class ScriptedRunner:
             source, target = copy.source * size, copy.target * size
             self._kv[target : target + size] = self._kv[source : source + size]
 
-    def _write(self, batch: Batch, digests: list[list[int]]) -> None:
+    def _spoil_half_computed(self, batch: Batch) -> None:
+        """Slices come in order, and until the last one the slots of their tokens are of no use to anybody."""
+        piece = batch.slice
+        if piece is None:
+            return
+        assert 0 <= piece.first_layer < piece.end_layer <= piece.num_layers
+        if piece.first_layer:
+            assert self._slice is not None, "a slice without the one before"
+            assert self._slice.sequences == piece.sequences, "other chunks than in the slice before"
+            assert self._slice.end_layer == piece.first_layer, "layers left out or computed twice"
+        self._slice = piece
+        for scheduled in piece.sequences:
+            for i in range(scheduled.num_new_tokens):
+                self._kv[self._slot(scheduled, scheduled.num_computed_tokens + i)] = None
+
+    def _write(self, finished: SequenceOf[ScheduledSequence], digests: list[list[int]]) -> None:
         written: set[int] = set()
-        for scheduled, own_digests in zip(batch.sequences, digests, strict=True):
+        for scheduled, own_digests in zip(finished, digests, strict=True):
             first = scheduled.num_computed_tokens
             expected = tuple(scheduled.known_token_ids[first : first + scheduled.num_new_tokens])
             assert scheduled.new_token_ids == expected, "the new tokens are not the next known ones"

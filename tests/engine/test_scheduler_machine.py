@@ -30,9 +30,18 @@ class Traffic(RuleBasedStateMachine):
         context_length=st.integers(2, 40),
         enable_prefix_cache=st.booleans(),
         num_places=st.integers(0, 6),
+        num_layers=st.sampled_from([0, 2, 5]),
+        slice_share=st.sampled_from([0.01, 0.3, 0.5, 2.0]),
     )
-    def build(self, **shape: int) -> None:
-        self.bench = make_bench(vocab_size=5, is_leading=self.is_leading, **shape)
+    def build(self, num_layers: int, slice_share: float, **shape: int) -> None:
+        self.num_layers = 0 if self.is_leading else num_layers  # no device does both
+        self.bench = make_bench(
+            vocab_size=5,
+            is_leading=self.is_leading,
+            num_layers=self.num_layers,
+            slice_share=slice_share,
+            **shape,
+        )
 
     @rule(
         prompt=PROMPTS,
@@ -108,11 +117,16 @@ class Traffic(RuleBasedStateMachine):
             if oldest is None:
                 return
             before = oldest.num_computed_tokens
-            batch, _ = self.bench.step()
+            # Its chunk may have to wait for the one under way, and then takes a step for each layer.
+            for _ in range(max(1, 2 * self.num_layers)):
+                batch, _ = self.bench.step()
+                if oldest.is_finished or oldest.num_computed_tokens > before:
+                    break
             assert oldest.is_finished or oldest.num_computed_tokens > before
-            served = {s.sequence_id for s in batch.sequences}
-            running = list(self.bench.scheduler.live_sequences())[: self.bench.scheduler.num_running]
-            assert served >= {s.sequence_id for s in running}, "a running sequence got no token"
+            served = {s.sequence_id for s in batch.every_sequence}
+            for sequence in list(self.bench.scheduler.live_sequences())[: self.bench.scheduler.num_running]:
+                waits = self.num_layers and sequence.num_uncomputed_tokens > 1
+                assert waits or sequence.sequence_id in served, "a running sequence got no token"
 
     @precondition(lambda self: self.bench.scheduler.num_live)
     @rule(choice=st.integers(0, 99), fails=st.booleans())
@@ -120,7 +134,7 @@ class Traffic(RuleBasedStateMachine):
         """Abort or fail one sequence while its step is in flight."""
         scheduler, runner = self.bench.scheduler, self.bench.runner
         batch = scheduler.schedule()
-        chosen = batch.sequences[choice % len(batch.sequences)].sequence_id
+        chosen = batch.every_sequence[choice % len(batch.every_sequence)].sequence_id
         runner.fail = lambda s: FAILURE if fails and s.sequence_id == chosen else None
         pending = runner.launch(batch)
         if not fails:
@@ -136,7 +150,7 @@ class Traffic(RuleBasedStateMachine):
         scheduler = self.bench.scheduler
         batch = scheduler.schedule()
         failure = StepFailure(kind=FailureKind.RUNNER, message="the device failed")
-        outputs = (SequenceOutput(sequence_id=s.sequence_id, failure=failure) for s in batch.sequences)
+        outputs = (SequenceOutput(sequence_id=s.sequence_id, failure=failure) for s in batch.every_sequence)
         scheduler.update(batch, StepResult(outputs=tuple(outputs)))
 
     @invariant()

@@ -7,7 +7,8 @@ import pytest
 
 from appliance.engine.batch import Batch, ScheduledSequence
 from appliance.engine.sequence import SamplingParams, Sequence, SequenceId
-from appliance.engine.step_budget import AdaptiveBudget, FixedBudget
+from appliance.engine.sliced_prompts import SlicedPrompts
+from appliance.engine.step_budget import AdaptiveBudget, FixedBudget, load_of
 from appliance.engine.step_time import StepLoad, StepTimeModel
 
 
@@ -25,6 +26,7 @@ def loads(count: int) -> list[StepLoad]:
             context_tokens=rng.randint(0, 30_000),
             prompt_tokens=(tokens := rng.choice([0, 0, 7, 30, 200])),
             prompt_pairs=tokens * rng.randint(0, 6000),
+            prompt_passes=1 if tokens else 0,
         )
         for _ in range(count)
     ]
@@ -45,7 +47,7 @@ def test_what_any_prompt_costs_is_learned_apart_from_its_tokens() -> None:
         model.observe(load, true_s(load) + (prepared_s if load.prompt_tokens else 0))
     streams = StepLoad(num_streams=4, context_tokens=4000)
     assert model.predict_s(streams) == pytest.approx(true_s(streams), rel=0.1)
-    few = replace(streams, prompt_tokens=2, prompt_pairs=2000)
+    few = replace(streams, prompt_tokens=2, prompt_pairs=2000, prompt_passes=1)
     assert model.predict_s(few) == pytest.approx(true_s(few) + prepared_s, rel=0.1)
 
 
@@ -108,15 +110,7 @@ def batch_of(streams: list[Sequence], prompt: Sequence, num_prompt_tokens: int) 
 
 
 def device_s(streams: list[Sequence], prompt: Sequence, num_prompt_tokens: int) -> float:
-    return true_s(
-        StepLoad(
-            num_streams=len(streams),
-            context_tokens=sum(s.num_computed_tokens for s in streams)
-            + (prompt.num_computed_tokens if num_prompt_tokens else 0),
-            prompt_tokens=num_prompt_tokens,
-            prompt_pairs=num_prompt_tokens * (prompt.num_computed_tokens + num_prompt_tokens // 2),
-        )
-    )
+    return true_s(load_of(batch_of(streams, prompt, num_prompt_tokens)))
 
 
 @pytest.mark.parametrize("slowdown", [1.5, 2.0, 4.0])
@@ -142,20 +136,55 @@ def test_a_prompt_takes_what_the_streams_target_leaves_and_no_more(slowdown: flo
     assert sum(over) / len(over) >= 0.9
 
 
-def test_beside_streams_that_are_quick_anyhow_a_prompt_is_not_fed_in_crumbs() -> None:
-    budget = AdaptiveBudget(512)
-    streams = [sequence(301 + i, 300 + i) for i in range(4)]
-    prompt = sequence(6400, 0)
-    quick = 0.25  # as fast a device: 6 ms alone
+def test_where_any_prompt_costs_much_many_tokens_go_through_a_few_layers_a_step() -> None:
+    """A device that makes its weights ready for prompts: 12 ms a pass, where 4 streams take 6."""
+
+    def tile_device_s(load: StepLoad) -> float:
+        return 0.25 * true_s(load) + 12e-3 * load.prompt_passes
+
+    slowdown, num_layers = 2.0, 30
+    budget = AdaptiveBudget(512, slowdown=slowdown, num_layers=num_layers)
+    sliced = SlicedPrompts(num_layers)
+    streams, prompt = [sequence(301 + i, 300 + i) for i in range(4)], sequence(6400, 0)
+    alone_s = tile_device_s(load_of(batch_of(streams, prompt, 0)))
     for tokens in [0] * 20 + [16] * 20:
-        budget.observe(batch_of(streams, prompt, tokens), quick * device_s(streams, prompt, tokens))
-    for _ in range(20):
+        batch = batch_of(streams, prompt, tokens)
+        budget.observe(batch, tile_device_s(load_of(batch)))
+    steps_s: list[float] = []
+    while prompt.num_computed_tokens < prompt.num_tokens:
+        tokens = min(budget.prompt_tokens(streams, [prompt]), prompt.num_uncomputed_tokens)
+        batch = batch_of(streams, prompt, 0)
+        if tokens:
+            chunks = sliced.chunks or batch_of([], prompt, tokens).sequences
+            piece = sliced.next_slice(chunks, budget.share(streams, chunks))
+            batch = replace(batch, slice=piece, sequences=batch.sequences + (() if piece else chunks))
+            if piece is None or piece.is_last:
+                prompt.num_computed_tokens += len(chunks[0].new_token_ids)
+        steps_s.append(tile_device_s(load_of(batch)))
+        budget.observe(batch, steps_s[-1])
+    whole_s = sum(
+        tile_device_s(load_of(batch_of([], sequence(6400, done), min(512, 6400 - done))))
+        for done in range(0, 6400, 512)
+    )
+    later = sorted(step_s / alone_s for step_s in steps_s[20:])
+    assert later[int(0.99 * len(later))] <= 1.1 * slowdown
+    assert sum(steps_s) <= 2.5 * whole_s
+    one_by_one_s = tile_device_s(load_of(batch_of(streams, prompt, 1)))
+    assert one_by_one_s > slowdown * alone_s, "without slices a single token is too much"
+
+
+def test_a_chunk_in_slices_ends_within_a_quarter_of_a_second() -> None:
+    for factor in (0.25, 1.0, 4.0, 40.0):
+        budget = AdaptiveBudget(512, slowdown=2.0, num_layers=30)
+        streams, prompt = [sequence(301 + i, 300 + i) for i in range(4)], sequence(6400, 1000)
+        for tokens in [0] * 40 + [8, 16, 32] * 30:
+            batch = batch_of(streams, prompt, tokens)
+            budget.observe(batch, factor * true_s(load_of(batch)))
         tokens = budget.prompt_tokens(streams, [prompt])
-        step_s = quick * device_s(streams, prompt, tokens)
-        budget.observe(batch_of(streams, prompt, tokens), step_s)
-        prompt.num_computed_tokens += tokens
-    assert 0.028 < step_s <= 0.0303
-    assert step_s > 4 * quick * device_s(streams, prompt, 0)
+        chunk = batch_of([], prompt, tokens)
+        num_steps = 1 / budget.share(streams, chunk.sequences)
+        step_s = 2.0 * factor * device_s(streams, prompt, 0)
+        assert num_steps * step_s <= max(0.27, 1.05 * step_s)
 
 
 def test_now_and_then_a_step_goes_without_prompts_so_that_streams_stay_measured() -> None:
@@ -190,3 +219,5 @@ def test_without_streams_a_prompt_fills_the_step() -> None:
 def test_a_fixed_budget_fills_every_step() -> None:
     streams = [sequence(301, 300)] * 3
     assert FixedBudget(64).prompt_tokens(streams, []) == 61
+    chunks = batch_of([], sequence(6400, 0), 61).sequences
+    assert FixedBudget(64).share(streams, chunks) == 1.0

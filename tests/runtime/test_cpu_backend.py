@@ -1,17 +1,21 @@
 """The native CPU backend, loaded as the product loads it, against the formulas and against itself."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from appliance.engine.batch import ScheduledSequence
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.scheduler import Scheduler
 from appliance.engine.sequence import SamplingParams
+from appliance.engine.step_budget import FixedBudget
 from appliance.formats.gguf import read_gguf
 from appliance.runtime.backend import Backend
+from appliance.runtime.layer_slices import LayeredBackend
 from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
 from appliance.runtime.runner import ModelRunner
 from engine.builders import read_all, token_ids
@@ -159,6 +163,60 @@ def test_a_sequence_gets_exactly_the_same_alone_and_among_32(
     alone = load(path, library_folder, num_threads=1)
     for prompt, each, found in zip(prompts, params, together, strict=True):
         assert generate(alone, [prompt], [each]) == [found]
+
+
+@pytest.mark.parametrize("type_name", ["F16", "Q4_1"])
+def test_prompts_in_slices_of_layers_beside_streams_get_exactly_what_each_gets_alone(
+    tmp_path: Path, library_folder: Path, type_name: str
+) -> None:
+    rng = np.random.default_rng(1)
+    model = tiny_model(shape=LlamaShape(num_layers=5), has_head=True)
+    path = model.write(tmp_path / "tiny.gguf", type_name)
+    prompts = [rng.integers(0, 273, length).tolist() for length in (5, 150, 3, 90, 1, 64)]
+    params = [
+        SamplingParams(
+            temperature=(0.0, 0.9)[i % 2],
+            seed=i,
+            max_tokens=30,
+            num_prompt_logprobs=2 if i == 3 else None,
+            wants_hidden_state=i == 1,
+        )
+        for i in range(6)
+    ]
+    alone = load(path, library_folder)
+    expected = [generate(alone, [prompt], [each])[0] for prompt, each in zip(prompts, params, strict=True)]
+    loaded = load(path, library_folder)
+    backend = loaded.backend
+    assert isinstance(backend, LayeredBackend)
+    backend.attach_kv(100)
+    scheduler = Scheduler(
+        pool_of(backend, 100),
+        max_sequences=32,
+        step_tokens=64,
+        context_length=512,
+        budget=HalfOfALayer(64),
+        num_layers=backend.num_layers,
+    )
+    engine = Engine(ModelRunner(backend), scheduler)
+    streams, num_under_way = [], 0
+    for prompt, each in zip(prompts, params, strict=True):
+        streams.append(engine.submit(prompt, each))
+        engine.step()
+    while engine.step():
+        scheduler.check_invariants()
+        num_under_way += bool(scheduler._sliced.chunks)
+    assert num_under_way > 10, "hardly anything went in slices"
+    read = [read_all(stream) for stream in streams]
+    assert [token_ids(events) for events, _ in read] == expected
+    assert len(read[3][0][0].prompt_logprobs) == 89
+    assert read[1][0][0].hidden_state is not None
+
+
+class HalfOfALayer(FixedBudget):
+    """Beside streams there is room for less than a layer, so that each takes a step."""
+
+    def share(self, streams: Sequence[object], chunks: Sequence[ScheduledSequence]) -> float:
+        return 0.1 if streams else super().share((), chunks)
 
 
 def test_a_damaged_weight_fails_its_sequence_and_not_the_others(tmp_path: Path, library_folder: Path) -> None:

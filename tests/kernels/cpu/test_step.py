@@ -172,7 +172,9 @@ def test_a_step_in_slices_of_layers_beside_other_steps_equals_the_whole(library,
     network = rig.network(rig.shape(**VARIANTS[variant] | {"num_layers": 6, "windows": windows}))
     rng = np.random.default_rng(6)
     tokens, beside = random_tokens(rng, network.shape, 40), random_tokens(rng, network.shape, 12)
-    first, second = (rig.batch([(tokens[a:b], a, [1, 0, 3])], prompt_lens=[40]) for a, b in ((0, 23), (23, 40)))
+    first, second = (
+        rig.batch([(tokens[a:b], a, [1, 0, 3])], prompt_lens=[40]) for a, b in ((0, 23), (23, 40))
+    )
     other = [rig.batch([(beside[i : i + 1], i, [2])]) for i in range(12)]
     for level in library.levels:
         with network.native(library, level=level, num_threads=2, prompts_in_bf16=True) as model:
