@@ -1,7 +1,7 @@
 """How forward passes run on a device: the protocol, and the plain torch backend."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -31,6 +31,18 @@ class Backend(Protocol):
 
     def forward(self, inputs: ForwardInputs) -> ForwardOutputs:
         """Start a step given in main memory. Outputs may be overwritten by the next one's."""
+
+
+@runtime_checkable
+class LeadingBackend(Protocol):
+    """A backend whose `forward` returns at once, so that a step can be started behind the one that runs."""
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether there are steps that can be started that way."""
+
+    def follow(self, inputs: ForwardInputs, token_ids: torch.Tensor) -> ForwardOutputs | None:
+        """Start a step whose new tokens, int64 (T), are on the device; None where that takes the host."""
 
 
 class EagerBackend:

@@ -8,6 +8,7 @@ from collections.abc import Sequence as SequenceOf
 
 import torch
 
+from appliance.runtime.on_device import to_device
 from appliance.runtime.row_rules import RowRules
 
 # What a row gets whose logits are not finite.
@@ -20,7 +21,7 @@ def choose_rows(logits_RV: torch.Tensor, rules: SequenceOf[RowRules]) -> torch.T
     chosen_R = likeliest_R
     if not all(row.is_greedy for row in rules):
         drawn_R = _draw(logits_RV, rules, likeliest_R)
-        is_greedy_R = _column([row.is_greedy for row in rules], torch.bool, logits_RV.device)
+        is_greedy_R = to_device([row.is_greedy for row in rules], torch.bool, logits_RV.device)
         chosen_R = torch.where(is_greedy_R, likeliest_R, drawn_R)
     # A sum is finite only if each term is, but for overflow, which no softmax survives either.
     return torch.where(torch.isfinite(logits_RV.sum(-1)), chosen_R, NOT_FINITE_ID)
@@ -28,13 +29,13 @@ def choose_rows(logits_RV: torch.Tensor, rules: SequenceOf[RowRules]) -> torch.T
 
 def _draw(logits_RV: torch.Tensor, rules: SequenceOf[RowRules], likeliest_R: torch.Tensor) -> torch.Tensor:
     device, vocab_size = logits_RV.device, logits_RV.shape[1]
-    temperature, top_p, min_p, number = _column(
+    temperature, top_p, min_p, number = to_device(
         [[r.temperature, r.top_p, r.min_p, r.number] for r in rules], torch.float64, device
     ).T[:, :, None]
     scaled_RV = logits_RV / temperature.float()
     if most := max(min(r.top_k, vocab_size) for r in rules):
-        ranks = _column([min(r.top_k or vocab_size, most) - 1 for r in rules], torch.int64, device)
-        cuts = _column([r.top_k > 0 for r in rules], torch.bool, device)
+        ranks = to_device([min(r.top_k or vocab_size, most) - 1 for r in rules], torch.int64, device)
+        cuts = to_device([r.top_k > 0 for r in rules], torch.bool, device)
         least_R1 = scaled_RV.topk(most).values.gather(1, ranks[:, None])
         scaled_RV.masked_fill_(cuts[:, None] & (scaled_RV < least_R1), float("-inf"))
     probs_RV = scaled_RV.softmax(-1)
@@ -55,7 +56,3 @@ def _nucleus_threshold(probs_RV: torch.Tensor, top_p_R1: torch.Tensor) -> torch.
     sorted_RV = probs_RV.sort(descending=True).values
     num_short_R1 = (sorted_RV.cumsum(-1, dtype=torch.float64) < top_p_R1).sum(-1, keepdim=True)
     return sorted_RV.gather(1, num_short_R1.clamp_(max=probs_RV.shape[1] - 1))
-
-
-def _column(values: object, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)

@@ -18,6 +18,7 @@ from appliance.runtime.decode_graphs import DecodeGraphs
 from appliance.runtime.graph_capture import GraphCapture
 from appliance.runtime.host_pages import HostPages
 from appliance.runtime.kv_cache import allocate_kv
+from appliance.runtime.on_device import sent, to_device
 from appliance.runtime.rehearsal import largest_prompt
 from appliance.runtime.row_rules import RowRules
 from kernels.kv_layout import KVLayout, KVOrder, LayerKV
@@ -146,8 +147,8 @@ class CudaBackend:
     @torch.inference_mode()
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         for group in independent_copies(copies):
-            sources = torch.tensor([copy.source for copy in group]).to(self._device)
-            targets = torch.tensor([copy.target for copy in group]).to(self._device)
+            sources = to_device([copy.source for copy in group], torch.int64, self._device)
+            targets = to_device([copy.target for copy in group], torch.int64, self._device)
             for layer in self._pages:
                 self._ops.copy_blocks(sources, targets, layer)
 
@@ -165,7 +166,11 @@ class CudaBackend:
     @torch.inference_mode()
     def forward(self, inputs: ForwardInputs) -> ForwardOutputs:
         outputs = None if self._graphs is None else self._graphs.run(inputs)
-        return outputs or self._run(inputs.to(self._device))
+        return outputs or self._run(sent(inputs, self._device))
+
+    @torch.inference_mode()
+    def follow(self, inputs: ForwardInputs, token_ids: torch.Tensor) -> ForwardOutputs | None:
+        return None if self._graphs is None else self._graphs.run(inputs, token_ids)
 
     def _run(self, inputs: ForwardInputs) -> ForwardOutputs:
         return self._decoder.forward(inputs, self._pages)

@@ -29,10 +29,8 @@ class DecodeBuffers:
     ) -> None:
         self.max_sequences = max_sequences
         self._max_blocks = max_blocks
-        is_pinned = device.type == "cuda"
+        self._is_pinned = device.type == "cuda"
         # Token ids, positions and slots travel together.
-        self._host_longs = torch.empty(3, max_sequences, dtype=torch.int64, pin_memory=is_pinned)
-        self._host_lens = torch.empty(max_sequences, dtype=torch.int32, pin_memory=is_pinned)
         self._longs = torch.zeros(3, max_sequences, dtype=torch.int64, device=device)
         self._longs[2] = _NO_SLOT
         self._lens = torch.full((max_sequences,), _PADDED_CONTEXT, dtype=torch.int32, device=device)
@@ -62,23 +60,28 @@ class DecodeBuffers:
         ragged = inputs.ragged
         return ragged.num_sequences <= self.max_sequences and ragged.block_tables.shape[1] <= self._max_blocks
 
-    def fill(self, inputs: ForwardInputs, bucket: int) -> None:
+    def fill(self, inputs: ForwardInputs, bucket: int, token_ids: torch.Tensor | None = None) -> None:
         """Put a step that lies in main memory into the first places, and padding behind it.
 
-        The step before must have ended: what it was sent from is written again.
+        Waits for nothing: the step before may be running. `token_ids` on the device replace the inputs' own.
         """
         num = inputs.ragged.num_sequences
+        # New ones each time: what an earlier step is sent from may not have left yet.
+        longs = torch.zeros(3, self.max_sequences, dtype=torch.int64, pin_memory=self._is_pinned)
         for row, values in enumerate((inputs.token_ids, inputs.positions, inputs.slots)):
-            self._host_longs[row, :num] = values
-        self._host_longs[:2, num:bucket] = 0
-        self._host_longs[2, num:bucket] = _NO_SLOT
-        self._host_lens[:num] = inputs.ragged.context_lens
-        self._host_lens[num:bucket] = _PADDED_CONTEXT
-        self._longs.copy_(self._host_longs, non_blocking=True)
-        self._lens[:bucket].copy_(self._host_lens[:bucket], non_blocking=True)
+            longs[row, :num] = values
+        longs[2, num:] = _NO_SLOT
+        lens = torch.full((bucket,), _PADDED_CONTEXT, dtype=torch.int32, pin_memory=self._is_pinned)
+        lens[:num] = inputs.ragged.context_lens
         tables = inputs.ragged.block_tables
+        if self._is_pinned:
+            tables = tables.pin_memory()
+        self._longs.copy_(longs, non_blocking=True)
+        self._lens[:bucket].copy_(lens, non_blocking=True)
         self._tables[:num, : tables.shape[1]].copy_(tables, non_blocking=True)
         self._tables[num:bucket, :1] = 0
+        if token_ids is not None:
+            self._longs[0, :num].copy_(token_ids)
 
     def keep(self, outputs: ForwardOutputs, bucket: int) -> None:
         """Copy outputs to where they outlive what computed them, which shares its memory with other steps."""

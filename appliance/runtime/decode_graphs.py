@@ -3,6 +3,8 @@
 import bisect
 from collections.abc import Callable
 
+import torch
+
 from appliance.model.decoder import ForwardInputs, ForwardOutputs
 from appliance.runtime.decode_buffers import DecodeBuffers
 from appliance.runtime.graph_capture import GraphCapture, Replay
@@ -30,13 +32,16 @@ class DecodeGraphs:
             bucket: _record(forward, buffers, bucket, capture) for bucket in reversed(self._buckets)
         }
 
-    def run(self, inputs: ForwardInputs) -> ForwardOutputs | None:
-        """Run a step that lies in main memory; None where no recording is of its kind or size."""
+    def run(self, inputs: ForwardInputs, token_ids: torch.Tensor | None = None) -> ForwardOutputs | None:
+        """Run a step that lies in main memory; None where no recording is of its kind or size.
+
+        `token_ids`, on the device, replace the inputs' own.
+        """
         if not inputs.is_decode or not self._buffers.fits(inputs):
             return None
         num_sequences = inputs.ragged.num_sequences
         bucket = self._buckets[bisect.bisect_left(self._buckets, num_sequences)]
-        self._buffers.fill(inputs, bucket)
+        self._buffers.fill(inputs, bucket, token_ids)
         self._replays[bucket].run()
         return self._buffers.outputs(num_sequences)
 

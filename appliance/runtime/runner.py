@@ -16,11 +16,12 @@ from appliance.engine.batch import (
     SequenceOutput,
     StepResult,
 )
-from appliance.engine.sequence import SequenceId
+from appliance.engine.sequence import SamplingParams, SequenceId
 from appliance.errors import DeviceLost
-from appliance.model.decoder import ForwardOutputs
-from appliance.runtime.backend import Backend
+from appliance.model.decoder import ForwardInputs, ForwardOutputs
+from appliance.runtime.backend import Backend, LeadingBackend
 from appliance.runtime.batch_sampler import NOT_FINITE_ID, choose_rows
+from appliance.runtime.chosen_tokens import ChosenTokens
 from appliance.runtime.host_pages import SwappingBackend
 from appliance.runtime.inputs import build_inputs
 from appliance.runtime.layer_slices import LayeredBackend, LayerSlices
@@ -44,7 +45,14 @@ class PendingStep:
     outputs: ForwardOutputs
     read: ForwardOutputs  # rows inside prompts
     masks: PendingMasks | None
-    chosen: torch.Tensor | None
+    chosen: ChosenTokens | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all that is asked of it is the tokens, by rules that hold where the logits are."""
+        wants_more = any(has_own_rules(s) or _params(s).wants_hidden_state for s in self.sampled)
+        is_read = any(s.prompt_read is not None for s in self.batch.sequences)
+        return self.chosen is not None and not wants_more and not is_read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +73,11 @@ class FinishedStep:
 
 
 class ModelRunner:
-    """Implements the engine's Runner protocol. A step that does not fit into memory is run in parts."""
+    """The engine's Runner and LeadingRunner. A step that does not fit into memory is run in parts."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._leading = backend if isinstance(backend, LeadingBackend) else None
         self._mask_filler = MaskFiller()
         self._slices = LayerSlices(backend) if isinstance(backend, LayeredBackend) else None
 
@@ -104,13 +113,23 @@ class ModelRunner:
         begun = (SequenceOutput(sequence_id=s.sequence_id) for s in pending.batch.slice.sequences)
         return StepResult(outputs=(*whole, *begun))
 
-    def _start(self, batch: Batch) -> PendingStep | None:
-        """Start the step; None where there is no memory for it."""
+    def leads(self, pending: Pending) -> bool:
+        is_able = self._leading is not None and self._leading.has_graphs
+        return is_able and isinstance(pending, PendingStep) and pending.is_plain
+
+    def launch_next(self, pending: Pending, batch: Batch) -> Pending | None:
+        assert isinstance(pending, PendingStep)
+        with _device_faults():
+            return self._start(batch, after=pending)
+
+    def _start(self, batch: Batch, *, after: PendingStep | None = None) -> PendingStep | None:
+        """Start the step, with the tokens of the one it comes `after`; None where memory does not suffice."""
         inputs = build_inputs(batch, block_size=self._backend.kv_layout.block_size, device=_CPU)
         sampled = tuple(s for s in batch.sequences if s.sampling is not None)
         masks = self._mask_filler.start(sampled)
         try:
-            return _started(batch, sampled, self._backend.forward(inputs), masks)
+            found = self._backend.forward(inputs) if after is None else self._follow(inputs, sampled, after)
+            return None if found is None else _started(batch, sampled, found, masks)
         except torch.OutOfMemoryError:
             return None
 
@@ -124,6 +143,15 @@ class ModelRunner:
         masks = self._mask_filler.start(sampled)
         return _started(Batch(sequences=piece.sequences), sampled, outputs, masks)
 
+    def _follow(
+        self, inputs: ForwardInputs, sampled: tuple[ScheduledSequence, ...], after: PendingStep
+    ) -> ForwardOutputs | None:
+        assert self._leading is not None
+        assert after.chosen is not None
+        row_of = {s.sequence_id: row for row, s in enumerate(after.sampled)}
+        token_ids = after.chosen.on_device([row_of[s.sequence_id] for s in sampled])
+        return self._leading.follow(inputs, token_ids)
+
     @torch.inference_mode()
     def _finish(self, pending: PendingStep) -> StepResult | None:
         """Read what was chosen; None where there is no memory to choose by a sequence's own rules."""
@@ -135,8 +163,7 @@ class ModelRunner:
         by_id = {output.sequence_id: output for output in outputs}
         hidden_RH = pending.outputs.hidden
         for row, sequence in enumerate(pending.sampled):
-            assert sequence.sampling is not None
-            if sequence.sampling.wants_hidden_state and hidden_RH is not None:
+            if _params(sequence).wants_hidden_state and hidden_RH is not None:
                 output = by_id[sequence.sequence_id]
                 hidden_state = tuple(hidden_RH[row].float().tolist())
                 by_id[sequence.sequence_id] = replace(output, hidden_state=hidden_state)
@@ -186,14 +213,14 @@ def _started(
 
 
 @torch.inference_mode()
-def _choose(outputs: ForwardOutputs, sampled: tuple[ScheduledSequence, ...]) -> torch.Tensor | None:
+def _choose(outputs: ForwardOutputs, sampled: tuple[ScheduledSequence, ...]) -> ChosenTokens | None:
     """Choose for all rows where the logits are; None where a backend gave the best tokens instead."""
     if outputs.candidates is not None or not sampled:
         return None
     assert outputs.logits is not None
     likeliest = RowRules(is_greedy=True)  # holds the place of a row that `sample` treats
     rules = [likeliest if has_own_rules(s) else RowRules.of(s) for s in sampled]
-    return choose_rows(outputs.logits, rules)
+    return ChosenTokens(choose_rows(outputs.logits, rules))
 
 
 def _sampled(pending: PendingStep, masks: Masks | None) -> list[SequenceOutput]:
@@ -207,10 +234,15 @@ def _sampled(pending: PendingStep, masks: Masks | None) -> list[SequenceOutput]:
         own = ForwardOutputs(logits=pending.outputs.logits[rows], hidden=None)
         outputs = sample(own, [pending.sampled[row] for row in rows], masks)
     own_ids: set[SequenceId] = {output.sequence_id for output in outputs}
-    for sequence, token_id in zip(pending.sampled, pending.chosen.tolist(), strict=True):
+    for sequence, token_id in zip(pending.sampled, pending.chosen.read(), strict=True):
         if sequence.sequence_id not in own_ids:
             outputs.append(_output(sequence, token_id))
     return outputs
+
+
+def _params(sequence: ScheduledSequence) -> SamplingParams:
+    assert sequence.sampling is not None
+    return sequence.sampling
 
 
 def _output(sequence: ScheduledSequence, token_id: int) -> SequenceOutput:
