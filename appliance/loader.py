@@ -1,21 +1,21 @@
-"""From a model file to a resident model: text side, backend, KV pool, runner, engine. Imports torch.
+"""From a model file to a resident model: text side, backend, KV pool, runner, engine.
 
-Imported only once there is something to load, so that torch is on nobody else's way.
+Imported only once there is something to load. Torch comes with a backend that runs on it.
 """
 
 import logging
 import time
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
-import torch
 
 from appliance import paths
 from appliance.catalog import ModelFile
 from appliance.config import MemoryAmount, Settings
 from appliance.engine.assembly import Policies, make_scheduler
-from appliance.engine.batch import Batch, ScheduledSequence
+from appliance.engine.batch import Batch, Runner, ScheduledSequence
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
@@ -29,20 +29,21 @@ from appliance.observe.prompt_log import PromptLog
 from appliance.observe.resources import ProcessResources
 from appliance.precision_map import EMPTY_MAP, PrecisionMap, map_file, read_map
 from appliance.quality import Quality, read_quality, variant_of
-from appliance.runtime.backend import Backend
-from appliance.runtime.host_pages import SwappingBackend
-from appliance.runtime.kv_cache import human_size, plan_kv
+from appliance.runtime.device import Device, select_device
+from appliance.runtime.kv_plan import human_size, plan_kv
 from appliance.runtime.kv_policy import KVChoice, choose_kv, wanted_tokens
 from appliance.runtime.layer_slices import LayeredBackend
 from appliance.runtime.loading import LoadedBackend, LoadWishes, Report, load_backend
-from appliance.runtime.precision import select_device
-from appliance.runtime.runner import ModelRunner
+from appliance.runtime.runners import make_runner
 from appliance.runtime.threads import usable_threads
 from appliance.text.chat_template import ChatTemplate
 from appliance.text.constraints import ConstraintCompiler
 from appliance.text.model_text import read_template, read_tokenizer
 from appliance.text.purpose import read_purpose
 from appliance.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from appliance.runtime.backend import Backend
 
 _WARM_UP_TOKENS = 8
 _MOST_SWAP_BYTES = 4 * 2**30
@@ -62,7 +63,6 @@ def load_model(
     """
     started_s = time.monotonic()
     num_threads = settings.threads or usable_threads()
-    torch.set_num_threads(num_threads)
     device = select_device(settings.device)
     report(f"loading {found.path.name}", None)
     with open_model_file(found.path) as file:
@@ -154,7 +154,7 @@ def wishes_of(settings: Settings) -> LoadWishes:
 
 def load_wishes(
     settings: Settings,
-    device: torch.device,
+    device: Device,
     num_threads: int,
     room: Room = ALL_ROOM,
     *,
@@ -202,10 +202,12 @@ def _chat_template(source: str, tokenizer: Tokenizer) -> ChatTemplate | None:
     return ChatTemplate(source, tokenizer.bos_token, tokenizer.eos_token) if source else None
 
 
-def _free_bytes(device: torch.device, room: Room) -> int:
+def _free_bytes(device: Device, room: Room) -> int:
     """What may be taken. On a card pools are written when they are made: nothing there is only promised."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        import torch
+
+        return int(torch.cuda.mem_get_info(torch.device(str(device)))[0])
     return max(0, ProcessResources().read_memory().available_bytes - room.promised_bytes)
 
 
@@ -254,7 +256,7 @@ def _start_engine(
 ) -> Engine:
     backend = loaded.backend
     backend.attach_kv(kv.plan.num_blocks, kv.layout)
-    runner = ModelRunner(backend)
+    runner = make_runner(backend)
     report("warming up", None)
     warm_up(runner)
     host = swap_places(
@@ -280,14 +282,18 @@ def _start_engine(
 
 
 def swap_places(
-    backend: Backend, wish: MemoryAmount | None, *, block_bytes: int, most_places: int
+    backend: "Backend", wish: MemoryAmount | None, *, block_bytes: int, most_places: int
 ) -> HostMemory | None:
     """Allocate places in main memory for blocks of a pool that is on a card; None where it is not.
 
     Without a wish: an eighth of what is free, up to 4 GiB. It is locked in memory, so no more is useful than
     the pool has.
     """
-    if backend.device.type == "cpu" or not isinstance(backend, SwappingBackend):
+    if backend.device.type == "cpu":
+        return None
+    from appliance.runtime.host_pages import SwappingBackend
+
+    if not isinstance(backend, SwappingBackend):
         return None
     free_bytes = ProcessResources().read_memory().available_bytes
     num_bytes = min(_MOST_SWAP_BYTES, free_bytes // 8)
@@ -319,7 +325,7 @@ def _policies(settings: Settings) -> Policies:
     )
 
 
-def warm_up(runner: ModelRunner) -> None:
+def warm_up(runner: Runner) -> None:
     """Run a prompt and a next token, so that the first request finds threads, caches and kernels ready.
 
     Writes into block 0, which nobody has been given yet.

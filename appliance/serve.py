@@ -1,6 +1,7 @@
 """The composition root: settings -> address -> HTTP server -> model -> engine. Alone knows everything.
 
-The address is taken and `/health` answers before torch is imported; the model loads in a thread of its own.
+The address is taken and `/health` answers before anything heavy is imported; the model loads in a thread of
+its own.
 """
 
 import logging
@@ -137,7 +138,7 @@ class Appliance:
     def _load_into_pool(self) -> None:
         state, settings = self._state, self._settings
         state.enter("loading", f"looking for {settings.model}")
-        # Torch takes longest, and Python's import needs nobody's lock: begin before the file is at hand.
+        # It takes a moment, and needs nobody's lock: begin before the file is at hand.
         from appliance.loader import load_model
 
         names = [settings.model, *pinned_names(settings)]

@@ -11,14 +11,16 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
-from appliance.engine.batch import Batch, ScheduledSequence
+from appliance.engine.batch import ScheduledSequence
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.formats.gguf import read_gguf
 from appliance.runtime.cpu import CpuBackend
-from appliance.runtime.inputs import build_inputs
+from appliance.runtime.device import CPU
 from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
+from appliance.runtime.native_step import build_step
 
 PAGE_SIZES = (16, 32, 64, 128)
 CASES = ((1, 2048), (16, 2048))  # sequences, tokens of context each
@@ -61,9 +63,8 @@ class Decoder:
             for index, num_new, num_computed in work
         )
         backend = self.loaded.backend
-        backend.forward(
-            build_inputs(Batch(sequences=sequences), block_size=self.block_size, device=backend.device)
-        )
+        assert isinstance(backend, CpuBackend)
+        backend.step(build_step(sequences, block_size=self.block_size))
 
     def _table(self, index: int) -> tuple[BlockId, ...]:
         pages = pages_of(self.context + _STEPS, self.block_size)
@@ -90,7 +91,7 @@ def load(args: argparse.Namespace) -> LoadedBackend:
         precision="auto",
         activations="auto",
         kv_dtype=args.kv_dtype,
-        device=torch.device("cpu"),
+        device=CPU,
         num_threads=args.threads,
         step_tokens=STEP_TOKENS,
         free_bytes=2**40,
@@ -110,13 +111,13 @@ def measure(loaded: LoadedBackend, num_sequences: int, context: int) -> dict[int
             loaded.backend.attach_kv(num_pages, layout)
             decoder = Decoder(loaded=loaded, block_size=size, num_sequences=num_sequences, context=context)
             for layer in backend_pages(loaded):
-                layer.fill_(1)  # untouched memory is one page of zeros, and always in cache
+                layer.fill(1)  # untouched memory is one page of zeros, and always in cache
             decoder.step_s()
             times[size].append(decoder.step_s())
     return times
 
 
-def backend_pages(loaded: LoadedBackend) -> list[torch.Tensor]:
+def backend_pages(loaded: LoadedBackend) -> list[NDArray[np.generic]]:
     assert isinstance(loaded.backend, CpuBackend)
     return [pages for layer in loaded.backend.pages for pages in (layer.keys, layer.values)]
 

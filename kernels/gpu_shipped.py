@@ -12,7 +12,7 @@ import torch
 from kernels.gpu_launch import KernelCall, recorded_calls
 from kernels.int4_weight import Int4Weight
 from kernels.int8_weight import Int8Weight
-from kernels.kv_layout import KVLayout, KVOrder, LayerKV
+from kernels.kv_layout import KVLayout, KVOrder, KVType, LayerKV
 from kernels.ops import MOST_SKINNY_TOKENS, AttentionParams, Ops, RaggedQueries
 from kernels.tables import gpu_ops
 
@@ -116,10 +116,10 @@ def _layers(head_size: int, block_size: int) -> Iterator[tuple[torch.dtype, Laye
             block_size=block_size,
             num_kv_heads=8,
             head_size=head_size,
-            dtype=INT8 if is_int8 else dtype,
+            dtype=KVType.of(INT8 if is_int8 else dtype),
             order=KVOrder.BKSD,
         )
-        pages, scales = _meta(*layout.shape(64), dtype=layout.dtype), None
+        pages, scales = _meta(*layout.shape(64), dtype=layout.dtype.in_torch()), None
         if is_int8:
             scales = _meta(*layout.shape(64)[:3], dtype=torch.float32)
         yield dtype, LayerKV(layout=layout, keys=pages, values=pages, key_scales=scales, value_scales=scales)

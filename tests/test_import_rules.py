@@ -59,7 +59,7 @@ RULES = {
     # Runs a model step by step without engine and server; the pages and plots are the benchmark's.
     "appliance.profiling": Rule(
         ours=(
-            *appliance("bench.html_page bench.svg_plot engine errors formats runtime text"),
+            *appliance("bench.html_page bench.svg_plot engine errors formats model.decoder runtime text"),
             *("kernels.cpu.build", "kernels.cpu.limits"),
         ),
         others=("torch",),
@@ -103,7 +103,7 @@ RULES = {
     "tui": Rule(
         ours=("appliance.paths", "appliance.server.schemas"), others=("httpx", "msgspec", "rich", "textual")
     ),
-    # What composes the rest. Torch only in the loader, which is imported once there is something to load.
+    # What composes the rest. The loader asks torch about a GPU's memory, once there is one.
     "appliance.loader": Rule(
         ours=appliance(
             "catalog config engine errors formats matrix_losses model.rope_override model_pool observe paths "

@@ -239,7 +239,7 @@ def _read_back(
         allocate_kv(layout, num_layers=1, num_blocks=num_blocks, device=device)[0]
         for _ in range(config.num_layers)
     ]
-    logits = decoder.forward(step_inputs(token_ids, 0, layout.block_size, device), pages).logits
+    logits = decoder.forward(step_inputs(token_ids, 0, layout.block_size).to(device), pages).logits
     assert logits is not None
     log_shares = logits.log_softmax(-1)
     drawn = torch.multinomial(log_shares.detach().exp(), 1, generator=draw)

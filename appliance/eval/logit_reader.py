@@ -48,12 +48,10 @@ class LogitReader:
         return logits
 
     def _inputs(self, new_ids: Sequence[int], num_computed: int) -> ForwardInputs:
-        return step_inputs(new_ids, num_computed, self._block_size, self._backend.device)
+        return step_inputs(new_ids, num_computed, self._block_size)
 
 
-def step_inputs(
-    new_ids: Sequence[int], num_computed: int, block_size: int, device: torch.device
-) -> ForwardInputs:
+def step_inputs(new_ids: Sequence[int], num_computed: int, block_size: int) -> ForwardInputs:
     """Return the inputs of a step of one sequence, which has the pool's first pages."""
     num_known = num_computed + len(new_ids)
     sequence = ScheduledSequence(
@@ -65,5 +63,5 @@ def step_inputs(
         num_prompt_tokens=num_known,
         sampling=_ALL_LOGITS,
     )
-    inputs = build_inputs(Batch(sequences=(sequence,)), block_size=block_size, device=device)
-    return replace(inputs, output_rows=torch.arange(num_known - num_computed, device=device))
+    inputs = build_inputs(Batch(sequences=(sequence,)), block_size=block_size)
+    return replace(inputs, output_rows=torch.arange(num_known - num_computed))

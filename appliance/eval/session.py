@@ -20,9 +20,9 @@ from appliance.precision_map import EMPTY_MAP, PrecisionMap
 from appliance.quality import Quality, save_quality, variant_of
 from appliance.runtime.checkpoint import ModelFile as OpenModel
 from appliance.runtime.checkpoint import read_config
-from appliance.runtime.kv_cache import human_size
+from appliance.runtime.device import select_device
+from appliance.runtime.kv_plan import human_size
 from appliance.runtime.loading import LoadedBackend, load_backend
-from appliance.runtime.precision import select_device
 from appliance.runtime.threads import usable_threads
 from appliance.runtime.weights import WeightLoader
 from appliance.text.model_text import read_tokenizer
@@ -77,7 +77,7 @@ def calibrate_model(
         architecture, config = read_config(file, settings.context)
         _require_room(file.path.name, sum(t.num_elements for t in file.tensors.values()))
         report("loading in float32")
-        device = select_device(settings.device)
+        device = torch.device(str(select_device(settings.device)))
         weights = WeightLoader(file, dtype=torch.float32, device=device).load(architecture, config)
     token_ids = [tokenizer.encode(prompt, parse_special=is_traffic) for prompt in prompts]
     return calibrate(

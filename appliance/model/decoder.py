@@ -7,7 +7,8 @@ import torch
 
 from appliance.model.config import Activation, ModelConfig, RopeConfig
 from appliance.model.experts import ExpertWeights, mix_experts
-from appliance.model.rope_tables import inverse_frequencies, rope_tables
+from appliance.model.rope_frequencies import inverse_frequencies
+from appliance.model.rope_tables import rope_tables
 from kernels.kv_layout import LayerKV
 from kernels.ops import AnyWeight, AttentionParams, LinearWeight, Ops, RaggedQueries
 
@@ -121,7 +122,9 @@ class Decoder:
         self._gated = ops.gated_silu if config.activation is Activation.SILU else ops.gated_gelu
         device = weights.embedding.device
         self._frequencies: dict[RopeConfig, torch.Tensor] = {
-            rope: inverse_frequencies(rope).to(device) for rope in config.ropes if rope is not None
+            rope: torch.tensor(inverse_frequencies(rope), dtype=torch.float32, device=device)
+            for rope in config.ropes
+            if rope is not None
         }
 
     def forward(self, inputs: ForwardInputs, pages: Sequence[LayerKV]) -> ForwardOutputs:

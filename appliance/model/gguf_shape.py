@@ -3,7 +3,7 @@
 from appliance.errors import UnsupportedModel
 from appliance.model.architectures import Metadata, TensorFacts
 from appliance.model.config import ExpertConfig, ModelConfig, RopeConfig, RopeScaling
-from appliance.model.rope_tables import long_rope_attention_factor, yarn_attention_factor
+from appliance.model.rope_frequencies import long_rope_attention_factor, yarn_attention_factor
 
 _ALL_FACTORS, _LONG_FACTORS, _SHORT_FACTORS = (
     "rope_freqs.weight",

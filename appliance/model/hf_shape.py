@@ -7,7 +7,7 @@ from appliance.errors import BadModelFile, UnsupportedModel
 from appliance.model.architectures import TensorFacts
 from appliance.model.config import Activation, ModelConfig, RopeConfig, RopeScaling
 from appliance.model.hf_config import HFConfig
-from appliance.model.rope_tables import long_rope_attention_factor, yarn_attention_factor
+from appliance.model.rope_frequencies import long_rope_attention_factor, yarn_attention_factor
 
 _ACTIVATIONS = {
     "silu": Activation.SILU,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from appliance.model.config import ModelConfig, RopeConfig, RopeScaling
+from appliance.model.rope_frequencies import yarn_attention_factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +29,6 @@ class RopeOverride:
         return replace(config, ropes=ropes, context_length=int(factor * original))
 
     def _scaled(self, rope: RopeConfig, factor: float, original: int) -> RopeConfig:
-        # Torch, which nobody needs before a model is loaded.
-        from appliance.model.rope_tables import yarn_attention_factor
-
         return RopeConfig(
             theta=rope.theta,
             rotary_size=rope.rotary_size,

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from appliance.formats.model_file import open_model_file
+from appliance.profiling.staged_backend import staged
 from appliance.profiling.step_profile import StepProfile, profile_steps, tokens_each
 from appliance.profiling.verdict import Limits, Traffic, Verdict, judge
 from appliance.runtime.backend import Backend
@@ -56,7 +57,7 @@ def profile_model(
     backend.attach_kv(num_blocks)
     run = partial(
         profile_steps,
-        backend,
+        staged(backend),
         tokenizer,
         _phases_of(backend),
         num_blocks=num_blocks,

@@ -4,17 +4,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from appliance.engine.assembly import ALL_OFF, make_scheduler
 from appliance.engine.batch import SequenceOutput, StepResult
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.scheduler import Scheduler
 from appliance.engine.sequence import SamplingParams, Sequence, SequenceId
 from appliance.profiling.stage_clock import StageClock
-from appliance.runtime.backend import Backend
-from appliance.runtime.inputs import build_inputs
-from appliance.runtime.native_sampler import sample_on
+from appliance.profiling.staged_backend import StagedBackend
 from appliance.text.detokenizer import Detokenizer
 from appliance.text.tokenizer import Tokenizer
 
@@ -48,7 +44,7 @@ def tokens_each(batch: int, context: int, num_steps: int) -> int:
 
 
 def profile_steps(
-    backend: Backend,
+    backend: StagedBackend,
     tokenizer: Tokenizer,
     take_phases: Callable[[], dict[str, float]],
     *,
@@ -63,7 +59,7 @@ def profile_steps(
     """
     most_tokens = tokens_each(batch, context, num_steps)
     scheduler = make_scheduler(
-        BlockPool(num_blocks, backend.kv_layout.block_size),
+        BlockPool(num_blocks, backend.block_size),
         ALL_OFF,
         max_sequences=batch,
         step_tokens=_STEP_TOKENS,
@@ -98,13 +94,12 @@ def profile_steps(
 class _Steps:
     """The engine's loop, unrolled so that each of its parts can be timed."""
 
-    def __init__(self, backend: Backend, scheduler: Scheduler, tokenizer: Tokenizer) -> None:
+    def __init__(self, backend: StagedBackend, scheduler: Scheduler, tokenizer: Tokenizer) -> None:
         self._backend = backend
         self._scheduler = scheduler
         self._tokenizer = tokenizer
         self._detokenizers: dict[SequenceId, Detokenizer] = {}
 
-    @torch.inference_mode()
     def step(self, clock: StageClock) -> int:
         """Run one step; return how many sequences got a token in it."""
         backend = self._backend
@@ -112,15 +107,11 @@ class _Steps:
             batch = self._scheduler.schedule()
             assert batch.sequences, "a sequence ended before its steps were timed"
         with clock.stage("inputs"):
-            inputs = build_inputs(batch, block_size=backend.kv_layout.block_size, device=backend.device)
-            sampled = tuple(s for s in batch.sequences if s.sampling is not None)
-            backend.copy_blocks(batch.block_copies)
+            backend.prepare(batch)
         with clock.stage(FORWARD):
-            outputs = backend.forward(inputs)
-            if backend.device.type == "cuda":
-                torch.cuda.synchronize()
+            backend.compute()
         with clock.stage("sample"):
-            chosen = {output.sequence_id: output for output in sample_on(backend, outputs, sampled)}
+            chosen = {output.sequence_id: output for output in backend.sample()}
         with clock.stage("update"):
             ids = [s.sequence_id for s in batch.sequences]
             found = tuple(chosen.get(i, SequenceOutput(sequence_id=i)) for i in ids)

@@ -8,9 +8,10 @@ import torch
 from appliance.engine.batch import BlockCopy, HostCopy
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import Decoder, DecoderWeights, ForwardInputs, ForwardOutputs
+from appliance.runtime.device import Device
 from appliance.runtime.host_pages import HostPages
 from appliance.runtime.kv_cache import allocate_kv, copy_blocks
-from kernels.kv_layout import KVLayout, LayerKV
+from kernels.kv_layout import KVLayout, KVType, LayerKV
 from kernels.ops import Ops
 
 
@@ -21,7 +22,7 @@ class Backend(Protocol):
     def kv_layout(self) -> KVLayout: ...
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> Device: ...
 
     def attach_kv(self, num_blocks: int, layout: KVLayout | None = None) -> None:
         """Allocate the pool, in `kv_layout` or one that differs from it in block size or element type."""
@@ -90,4 +91,6 @@ class EagerBackend:
 
 def eager_kv_layout(config: ModelConfig, dtype: torch.dtype) -> KVLayout:
     """The eager backend's pages: 16 tokens, a slot's heads together."""
-    return KVLayout(block_size=16, num_kv_heads=config.num_kv_heads, head_size=config.head_size, dtype=dtype)
+    return KVLayout(
+        block_size=16, num_kv_heads=config.num_kv_heads, head_size=config.head_size, dtype=KVType.of(dtype)
+    )

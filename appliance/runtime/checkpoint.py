@@ -39,8 +39,9 @@ _NEEDLESS_BEGINNINGS = ("vision_tower.", "model.vision_tower.", "multi_modal_pro
 # What the language model's tensors begin with in place of "model." where there is more than that.
 _ROOTS = ("model.", "language_model.model.", "model.language_model.")
 
-
 ModelFile = GGUFFile | HFFolder
+# Called with the share of the layers that are loaded.
+Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,40 +1,45 @@
-"""The native CPU backend: packed integer weights, one native call per step. Knows no queue."""
+"""The native CPU backend: packed integer weights, one native call per step. Knows no queue and no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from appliance.engine.batch import BlockCopy
 from appliance.model.config import Activation, ModelConfig, NormPlacement, QKNorm
-from appliance.model.decoder import Candidates, ForwardInputs, ForwardOutputs
-from appliance.model.rope_tables import inverse_frequencies
-from appliance.runtime.kv_cache import allocate_kv, copy_blocks
+from appliance.model.rope_frequencies import inverse_frequencies
+from appliance.runtime.device import CPU, Device
 from appliance.runtime.native_sampler import TokenChoice
+from appliance.runtime.native_step import NativeOutputs, NativeStep
+from appliance.runtime.sampling_needs import MAX_CANDIDATES
 from kernels.cpu.abi import GateActivation, HeadNorm, Placement
 from kernels.cpu.native import NativeConfig, NativeModel, NativeRope
-from kernels.cpu.structs import NativeBatch, RowChoice, SomeLayers
-from kernels.kv_layout import KVLayout, KVOrder, LayerKV
+from kernels.cpu.pages import NativePages, allocate_pages
+from kernels.cpu.structs import RowChoice, SomeLayers
+from kernels.kv_layout import KVLayout, KVOrder, KVType
+
+if TYPE_CHECKING:
+    from appliance.model.decoder import ForwardInputs, ForwardOutputs
 
 
 class CpuBackend:
-    """Runs steps in the native library. Torch holds the pages and takes part in nothing else."""
+    """Runs steps in the native library, on arrays; `forward` takes the same steps as tensors."""
 
     def __init__(self, config: ModelConfig, model: NativeModel, layout: KVLayout) -> None:
         self._config = config
         self._model = model
         self._layout = layout
-        self.pages: tuple[LayerKV, ...] = ()
+        self.pages: tuple[NativePages, ...] = ()
 
     @property
     def kv_layout(self) -> KVLayout:
         return self._layout
 
     @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
+    def device(self) -> Device:
+        return CPU
 
     @property
     def level(self) -> str:
@@ -51,15 +56,15 @@ class CpuBackend:
 
     def attach_kv(self, num_blocks: int, layout: KVLayout | None = None) -> None:
         self._layout = layout or self._layout
-        layers = self._config.num_layers
-        self.pages = allocate_kv(self._layout, num_layers=layers, num_blocks=num_blocks, device=self.device)
+        self.pages = allocate_pages(self._layout, num_blocks, self._config.num_layers)
         self._model.bind_kv(self.pages)
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
-        copy_blocks(self.pages, copies)
-
-    def forward(self, inputs: ForwardInputs) -> ForwardOutputs:
-        return self._run(inputs, None)
+        """One after the other, since a target may be the next one's source."""
+        for layer in self.pages:
+            for pages in layer.arrays():
+                for copy in copies:
+                    pages[copy.target] = pages[copy.source]
 
     @property
     def num_layers(self) -> int:
@@ -69,28 +74,32 @@ class CpuBackend:
     def hidden_size(self) -> int:
         return self._config.hidden_size
 
-    def forward_layers(
-        self, inputs: ForwardInputs, layers: range, between: torch.Tensor
-    ) -> ForwardOutputs | None:
-        some = SomeLayers(layers.start, layers.stop, between.numpy())
+    def step(self, step: NativeStep) -> NativeOutputs:
+        """Run one step. Of fewer tokens than asked for, all are the best."""
+        return self._run(step, None)
+
+    def step_layers(
+        self, step: NativeStep, layers: range, between: NDArray[np.float32]
+    ) -> NativeOutputs | None:
+        some = SomeLayers(layers.start, layers.stop, between)
         if layers.stop == self._config.num_layers:
-            return self._run(inputs, some)
-        batch = native_batch(inputs)
-        self._model.step(replace(batch, logit_rows=batch.logit_rows[:0]), layers=some)
+            return self._run(step, some)
+        self._model.step(replace(step.batch, logit_rows=step.batch.logit_rows[:0]), layers=some)
         return None
 
-    def _run(self, inputs: ForwardInputs, layers: SomeLayers | None) -> ForwardOutputs:
-        config, num_rows = self._config, len(inputs.output_rows)
-        logits = np.empty((num_rows, config.vocab_size), np.float32) if inputs.wants_logits else None
-        hidden = np.empty((num_rows, config.hidden_size), np.float32) if inputs.wants_hidden else None
-        best = self._model.step(
-            native_batch(inputs), top_k=inputs.num_candidates, logits=logits, hidden=hidden, layers=layers
-        )
-        return ForwardOutputs(
-            logits=None if logits is None else torch.from_numpy(logits),
-            hidden=None if hidden is None else torch.from_numpy(hidden),
-            candidates=Candidates(ids=torch.from_numpy(best.ids), logits=torch.from_numpy(best.values)),
-        )
+    def _run(self, step: NativeStep, layers: SomeLayers | None) -> NativeOutputs:
+        config, num_rows = self._config, step.batch.logit_rows.size
+        logits = np.empty((num_rows, config.vocab_size), np.float32) if step.wants_logits else None
+        hidden = np.empty((num_rows, config.hidden_size), np.float32) if step.wants_hidden else None
+        top_k = min(step.num_candidates, config.vocab_size, MAX_CANDIDATES)
+        best = self._model.step(step.batch, top_k=top_k, logits=logits, hidden=hidden, layers=layers)
+        return NativeOutputs(best=best, logits=logits, hidden=hidden)
+
+    def forward(self, inputs: "ForwardInputs") -> "ForwardOutputs":
+        """Run one step given as tensors."""
+        from appliance.runtime.cpu_tensors import native_step, tensor_outputs
+
+        return tensor_outputs(self.step(native_step(inputs)))
 
     def choose(self, choices: Sequence[TokenChoice]) -> list[int]:
         return self._model.choose([_row_choice(choice) for choice in choices])
@@ -109,26 +118,6 @@ def _row_choice(choice: TokenChoice) -> RowChoice:
     )
 
 
-def native_batch(inputs: ForwardInputs) -> NativeBatch:
-    """The same step as arrays of int32."""
-    ragged = inputs.ragged
-    return NativeBatch(
-        tokens=_int32(inputs.token_ids),
-        positions=_int32(inputs.positions),
-        slots=_int32(inputs.slots),
-        query_starts=_int32(ragged.query_starts),
-        context_lens=_int32(ragged.context_lens),
-        prompt_lens=np.array(inputs.prompt_lens or (0,) * ragged.num_sequences, np.int32),
-        block_tables=_int32(ragged.block_tables),
-        logit_rows=_int32(inputs.output_rows),
-    )
-
-
-def _int32(values: torch.Tensor) -> NDArray[np.int32]:
-    array: NDArray[np.int32] = values.numpy().astype(np.int32, copy=False)
-    return array
-
-
 def cpu_block_size(head_size: int) -> int:
     """Tokens in a page: the fewest that cost no time, since half of a last page is wasted.
 
@@ -138,7 +127,7 @@ def cpu_block_size(head_size: int) -> int:
     return 32 if head_size <= 64 else 64
 
 
-def cpu_kv_layout(config: ModelConfig, dtype: torch.dtype) -> KVLayout:
+def cpu_kv_layout(config: ModelConfig, dtype: KVType) -> KVLayout:
     """Pages as the library reads them: a head's slots together."""
     return KVLayout(
         block_size=cpu_block_size(config.head_size),
@@ -162,9 +151,7 @@ def native_config(
 ) -> NativeConfig:
     """The library's view of a network. Raises UnsupportedModel for a RoPE scaling nobody computes yet."""
     ropes = {
-        rope: NativeRope(
-            frequencies=tuple(inverse_frequencies(rope).tolist()), attention_factor=rope.attention_factor
-        )
+        rope: NativeRope(frequencies=inverse_frequencies(rope), attention_factor=rope.attention_factor)
         for rope in set(config.ropes)
         if rope is not None
     }

@@ -3,22 +3,20 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from appliance.formats.ggml_types import GGMLType
 from appliance.formats.tensor_file import StoredTensor
 from appliance.model.config import ModelConfig
 from appliance.model.rope_override import RopeOverride
 from appliance.precision_map import EMPTY_MAP, PrecisionMap
-from appliance.runtime.checkpoint import ModelFile, read_config
+from appliance.runtime.checkpoint import ModelFile, Progress, read_config
 from appliance.runtime.cpu import Activations, CpuBackend, cpu_kv_layout, native_config
 from appliance.runtime.cpu_weights import PLANS, NativeWeightLoader, PackingPlan
-from appliance.runtime.weights import Progress
 from kernels.cpu.build import BuildError, build
 from kernels.cpu.library import NativeLibrary, NativeUnsupported, load_library
 from kernels.cpu.native import NativeModelBuilder
+from kernels.kv_layout import KVType
 
-_KV_DTYPES = {"auto": torch.bfloat16, "bf16": torch.bfloat16, "int8": torch.int8}
+_KV_DTYPES = {"auto": KVType.BF16, "bf16": KVType.BF16, "int8": KVType.INT8}
 # A packaged build brings the library under this name, without the key that a compiled one has.
 SHIPPED_NAME = "libappliance_cpu"
 _FOUR_BIT = (GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K)
@@ -55,7 +53,7 @@ class NativePlan:
     packing: PackingPlan
     precision: str
     kv_dtype: str
-    kv_type: torch.dtype
+    kv_type: KVType
     weights_bytes: int
 
 
@@ -75,7 +73,7 @@ def plan_native(
         packing=replace(PLANS[chosen], precision_map=precision_map),
         # The table's word for a file's own blocks; files of 16 bits and more become INT8 per channel.
         precision=("int4" if is_four_bit else "int8") if keeps_blocks else chosen,
-        kv_dtype="int8" if kv_type == torch.int8 else "bf16",
+        kv_dtype="int8" if kv_type is KVType.INT8 else "bf16",
         kv_type=kv_type,
         weights_bytes=_kept_bytes(file) if keeps_blocks else _packed_bytes(file, chosen),
     )
@@ -142,8 +140,6 @@ def load_native(
 ) -> tuple[CpuBackend, ModelConfig]:
     """Pack the weights. Raises NotNative for a shape the library does not run, BadModelFile."""
     architecture, config = read_config(file, served_context, rope)
-    # Torch only samples here, and its idle threads would spin on the library's cores.
-    torch.set_num_threads(1)
     try:
         shape = native_config(config, activations=activations, num_threads=num_threads, max_tokens=max_tokens)
         with NativeModelBuilder(library, shape) as builder:

@@ -12,8 +12,7 @@ from appliance.model.architectures import Architecture
 from appliance.model.config import ModelConfig
 from appliance.model.tensor_names import Slot
 from appliance.precision_map import EMPTY_MAP, PrecisionMap
-from appliance.runtime.checkpoint import Checkpoint, ModelFile, Rows
-from appliance.runtime.weights import Progress
+from appliance.runtime.checkpoint import Checkpoint, ModelFile, Progress, Rows
 from kernels.cpu.abi import Kind, NormRole, Role, Source
 from kernels.cpu.native import NativeModelBuilder
 

@@ -21,7 +21,7 @@ from appliance.runtime.kv_cache import allocate_kv
 from appliance.runtime.on_device import sent, to_device
 from appliance.runtime.rehearsal import largest_prompt
 from appliance.runtime.row_rules import RowRules
-from kernels.kv_layout import KVLayout, KVOrder, LayerKV
+from kernels.kv_layout import KVLayout, KVOrder, KVType, LayerKV
 from kernels.ops import Ops
 
 BLOCK_SIZE = 16
@@ -198,7 +198,7 @@ def cuda_kv_layout(config: ModelConfig, dtype: torch.dtype) -> KVLayout:
         block_size=BLOCK_SIZE,
         num_kv_heads=config.num_kv_heads,
         head_size=config.head_size,
-        dtype=dtype,
+        dtype=KVType.of(dtype),
         order=KVOrder.BKSD,
     )
 

@@ -15,9 +15,10 @@ from appliance.runtime.bitsandbytes_packing import bitsandbytes_packing
 from appliance.runtime.cuda import CudaBackend, cuda_kv_layout, least_reserve
 from appliance.runtime.gpu_device import GpuFacts
 from appliance.runtime.graph_capture import CudaGraphCapture
-from appliance.runtime.kv_cache import human_size
+from appliance.runtime.kv_plan import human_size
 from appliance.runtime.kv_policy import wanted_tokens
-from appliance.runtime.precision import BITSANDBYTES, kv_dtype
+from appliance.runtime.precision import kv_dtype
+from appliance.runtime.precision_names import BITSANDBYTES
 from appliance.runtime.weight_packing import Packing, int4_packing, int8_packing
 from kernels.tables import gpu_ops
 

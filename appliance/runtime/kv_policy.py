@@ -8,11 +8,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import torch
-
 from appliance.errors import NotEnoughMemory
-from appliance.runtime.kv_cache import KVPlan
-from kernels.kv_layout import KVLayout
+from appliance.runtime.kv_plan import KVPlan
+from kernels.kv_layout import KVLayout, KVType
 
 # A chat's usual length, by far below what a context allows; and the longest that is expected unasked.
 _USUAL_TOKENS = 1024
@@ -47,7 +45,7 @@ def choose_kv(
 
     Raises NotEnoughMemory when neither holds even a short conversation.
     """
-    small = replace(usual, dtype=torch.int8)
+    small = replace(usual, dtype=KVType.INT8)
     if not is_open or usual.is_int8:
         return KVChoice(dtype_name=usual_name, layout=usual, plan=plan(usual))
     try:

@@ -2,11 +2,11 @@
 
 from typing import Protocol, runtime_checkable
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
-from appliance.engine.batch import Batch, PromptSlice
-from appliance.model.decoder import ForwardInputs, ForwardOutputs
-from appliance.runtime.inputs import build_inputs
+from appliance.engine.batch import PromptSlice
+from appliance.runtime.native_step import NativeOutputs, NativeStep, build_step
 from kernels.kv_layout import KVLayout
 
 
@@ -23,12 +23,12 @@ class LayeredBackend(Protocol):
     @property
     def hidden_size(self) -> int: ...
 
-    def forward_layers(
-        self, inputs: ForwardInputs, layers: range, between: torch.Tensor
-    ) -> ForwardOutputs | None:
+    def step_layers(
+        self, step: NativeStep, layers: range, between: NDArray[np.float32]
+    ) -> NativeOutputs | None:
         """Run some of the layers in order; with the last ones come the outputs.
 
-        `between` float32 (T, H) takes what goes into the next layer, and is given again with it.
+        `between` (T, H) takes what goes into the next layer, and is given again with it.
         """
 
 
@@ -37,17 +37,15 @@ class LayerSlices:
 
     def __init__(self, backend: LayeredBackend) -> None:
         self._backend = backend
-        self._inputs: ForwardInputs | None = None
-        self._between = torch.empty(0)
+        self._step: NativeStep | None = None
+        self._between = np.empty((0, 0), np.float32)
 
-    def run(self, piece: PromptSlice) -> ForwardOutputs | None:
+    def run(self, piece: PromptSlice) -> NativeOutputs | None:
         """Compute a slice, which follows on the one before or is the first. Outputs come with the last."""
         if piece.is_first:
-            block_size = self._backend.kv_layout.block_size
-            self._inputs = build_inputs(
-                Batch(sequences=piece.sequences), block_size=block_size, device=torch.device("cpu")
-            )
-            self._between = torch.empty(len(self._inputs.token_ids), self._backend.hidden_size)
-        assert self._inputs is not None, "a slice before the first"
+            self._step = build_step(piece.sequences, block_size=self._backend.kv_layout.block_size)
+            num_tokens = self._step.batch.tokens.size
+            self._between = np.empty((num_tokens, self._backend.hidden_size), np.float32)
+        assert self._step is not None, "a slice before the first"
         layers = range(piece.first_layer, piece.end_layer)
-        return self._backend.forward_layers(self._inputs, layers, self._between)
+        return self._backend.step_layers(self._step, layers, self._between)

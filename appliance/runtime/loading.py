@@ -1,28 +1,28 @@
-"""From an open model file to a backend with its weights: chooses, checks what fits, loads."""
+"""From an open model file to a backend with its weights: chooses, checks what fits, loads.
+
+Imports torch only for a backend that runs on it.
+"""
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from appliance.errors import BadSetting, NotEnoughMemory
 from appliance.model.config import ModelConfig
 from appliance.model.rope_override import RopeOverride
 from appliance.precision_map import EMPTY_MAP, PrecisionMap, check_names
-from appliance.runtime import cpu_loading, cuda_loading
-from appliance.runtime.backend import Backend, EagerBackend, eager_kv_layout
-from appliance.runtime.bitsandbytes_packing import COST_ON_A_CPU, bitsandbytes_packing
+from appliance.runtime import cpu_loading
 from appliance.runtime.checkpoint import ModelFile, read_config
 from appliance.runtime.cpu import Activations
-from appliance.runtime.gpu_device import read_gpu, why_no_gpu
-from appliance.runtime.kv_cache import human_size
-from appliance.runtime.precision import BITSANDBYTES, INT8, kv_dtype, weight_dtype
-from appliance.runtime.weight_packing import Packing, int8_packing
-from appliance.runtime.weights import WeightLoader
+from appliance.runtime.device import Device
+from appliance.runtime.kv_plan import human_size
+from appliance.runtime.precision_names import BITSANDBYTES
 from kernels.cpu.abi import MIXED_BITS
-from kernels.tables import reference_ops
+
+if TYPE_CHECKING:
+    from appliance.runtime.backend import Backend
 
 # (what is happening, share done where it is known)
 Report = Callable[[str, float | None], None]
@@ -47,7 +47,7 @@ class LoadWishes:
     precision: str
     activations: str
     kv_dtype: str
-    device: torch.device
+    device: Device
     num_threads: int
     step_tokens: int
     free_bytes: int
@@ -63,7 +63,7 @@ class LoadWishes:
 class LoadedBackend:
     """A backend with its weights, not yet with a KV pool, and what was decided on the way."""
 
-    backend: Backend
+    backend: "Backend"
     config: ModelConfig
     backend_name: str
     precision: str
@@ -79,9 +79,11 @@ def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
     Raises UnsupportedModel, BadModelFile, BadSetting or NotEnoughMemory.
     """
     if wishes.backend == "cuda" or (wishes.backend == "auto" and wishes.device.type == "cuda"):
-        trouble = why_no_gpu(read_gpu(wishes.device))
+        from appliance.runtime.tensor_loading import load_cuda, why_not_cuda
+
+        trouble = why_not_cuda(wishes.device)
         if trouble is None:
-            return _load_cuda(file, wishes, report)
+            return load_cuda(file, wishes, report)
         if wishes.backend == "cuda":
             raise BadSetting(f"--backend cuda cannot run: {trouble}", param="backend")
         logger.warning("using the eager backend, which is several times slower: %s", trouble)
@@ -97,7 +99,9 @@ def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
             if wishes.backend == "cpu":
                 raise BadSetting(f"--backend cpu cannot run this: {reason}", param="backend") from reason
             logger.warning("using the eager backend, which is several times slower: %s", reason)
-    return _load_eager(file, wishes, report)
+    from appliance.runtime.tensor_loading import load_eager
+
+    return load_eager(file, wishes, report)
 
 
 def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
@@ -105,7 +109,7 @@ def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
     _, config = read_config(file, wishes.served_context, wishes.rope)
     check_names(wishes.precision_map, config.num_layers)
     plan = cpu_loading.plan_native(file, wishes.precision, wishes.kv_dtype, wishes.precision_map)
-    _require_room(file, plan.precision, plan.weights_bytes, wishes.free_bytes)
+    require_room(file, plan.precision, plan.weights_bytes, wishes.free_bytes)
     report("preparing the CPU engine, once", None)
     library = cpu_loading.open_library(wishes.library_folder)
     backend, config = cpu_loading.load_native(
@@ -129,97 +133,19 @@ def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
     )
 
 
-def _load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
-    architecture, config = read_config(file, wishes.served_context, wishes.rope)
-    check_names(wishes.precision_map, config.num_layers)
-    demands = cuda_loading.CudaDemands(
-        precision=wishes.precision,
-        kv_dtype=wishes.kv_dtype,
-        max_sequences=wishes.max_sequences,
-        step_tokens=wishes.step_tokens,
-        context_length=wishes.served_context or config.context_length,
-        is_context_asked=wishes.served_context is not None,
-    )
-    plan = cuda_loading.plan_cuda(file, config, demands, read_gpu(wishes.device))
-    loader = WeightLoader(
-        file,
-        dtype=plan.dtype,
-        device=wishes.device if wishes.device.type == "cuda" else torch.device("cuda"),
-        progress=lambda share: report(f"loading {file.path.name}", share),
-        packing=plan.packing,
-        precision_map=wishes.precision_map,
-    )
-    try:
-        weights = loader.load(architecture, config)
-    except torch.OutOfMemoryError as error:
-        raise NotEnoughMemory(cuda_loading.TAKEN_MEANWHILE) from error
-    report("compiling kernels and recording decode steps", None)
-    backend, workspace_bytes = cuda_loading.open_backend(config, weights, plan, demands, wishes.kernel_folder)
-    return LoadedBackend(
-        backend=backend,
-        config=config,
-        backend_name="cuda",
-        precision=plan.precision,
-        kv_dtype=plan.kv_name,
-        weights_bytes=plan.weights_bytes,
-        workspace_bytes=workspace_bytes,
-        reserve_bytes=plan.reserve_bytes,
-    )
-
-
-def _load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
-    architecture, config = read_config(file, wishes.served_context, wishes.rope)
-    check_names(wishes.precision_map, config.num_layers)
-    precision, dtype = weight_dtype(wishes.precision, wishes.device)
-    packing = _eager_packing(precision, wishes, dtype)
-    kv_name, kv_type = kv_dtype(wishes.kv_dtype, precision if packing is None else "bf16")
-    needed_bytes = dtype.itemsize * _num_parameters(file)
-    _require_room(file, precision, needed_bytes, wishes.free_bytes)
-    loader = WeightLoader(
-        file,
-        dtype=dtype,
-        device=wishes.device,
-        packing=packing,
-        precision_map=wishes.precision_map,
-        progress=lambda share: report(f"loading {file.path.name}", share),
-    )
-    if precision in BITSANDBYTES and wishes.device.type == "cpu":
-        cost = COST_ON_A_CPU[precision]
-        logger.warning("--precision %s runs slowly on a CPU: SmolLM2-135M took %s", precision, cost)
-    weights = loader.load(architecture, config)
-    backend = EagerBackend(config, weights, reference_ops(), eager_kv_layout(config, kv_type))
-    return LoadedBackend(
-        backend=backend,
-        config=config,
-        backend_name="eager",
-        precision=precision,
-        kv_dtype=kv_name,
-        weights_bytes=weights.num_bytes,
-    )
-
-
-def _eager_packing(precision: str, wishes: LoadWishes, dtype: torch.dtype) -> Packing | None:
-    """What makes matrices of this precision; None for a plain type."""
-    # A CPU multiplies float32 as fast as 16 bits, and rounds nothing on the way.
-    activation_dtype = torch.float32 if wishes.device.type == "cpu" else dtype
-    if precision in BITSANDBYTES:
-        return bitsandbytes_packing(precision, activation_dtype)
-    if precision in INT8:
-        return int8_packing(activation_dtype, takes_int8_tokens=wishes.activations == "int8")
-    return None
-
-
-def _require_room(file: ModelFile, precision: str, needed_bytes: int, free_bytes: int) -> None:
+def require_room(file: ModelFile, precision: str, needed_bytes: int, free_bytes: int) -> None:
+    """Raise NotEnoughMemory, with a remedy, where the weights would not fit."""
     if needed_bytes + _LOADING_SLACK_BYTES <= free_bytes:
         return
     remedy = f"close other programs, or choose a model under {free_bytes // 2 / 10**9:.1f} billion parameters"
-    if precision == "f32" and _num_parameters(file) * 2 < free_bytes:
-        remedy = f"--precision bf16 needs {human_size(_num_parameters(file) * 2)}"
+    if precision == "f32" and num_parameters(file) * 2 < free_bytes:
+        remedy = f"--precision bf16 needs {human_size(num_parameters(file) * 2)}"
     raise NotEnoughMemory(
         f"'{file.path.name}' needs {human_size(needed_bytes)} as {precision} and {human_size(free_bytes)} "
         f"are free; {remedy}"
     )
 
 
-def _num_parameters(file: ModelFile) -> int:
+def num_parameters(file: ModelFile) -> int:
+    """Of all tensors in the file."""
     return sum(tensor.num_elements for tensor in file.tensors.values())

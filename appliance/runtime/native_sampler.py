@@ -1,31 +1,24 @@
 """Chooses tokens with a backend's own sampler, all rows in one call. Knows no queue and no grammar.
 
-The rules are those of sampler.py. Only a row whose sequence asks for it has its logits changed first.
+The rules are those of sampler.py, without torch. Only a row whose sequence asks for it has its logits
+changed first.
 """
 
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from appliance.engine.batch import FailureKind, ScheduledSequence, SequenceOutput
 from appliance.engine.sequence import SamplingParams, SequenceId
-from appliance.model.decoder import ForwardOutputs
 from appliance.runtime.masks import NOTHING_ALLOWED, Mask
+from appliance.runtime.native_rows import log_softmax, read_logprobs
+from appliance.runtime.native_step import NativeOutputs
 from appliance.runtime.row_rules import RowRules
-from appliance.runtime.sampler import (
-    NOT_FINITE,
-    change_logits,
-    failed,
-    holds_back_stops,
-    needs_logits,
-    read_logprobs,
-    sample,
-)
+from appliance.runtime.sampling_needs import NOT_FINITE, failed, holds_back_stops, needs_logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,24 +38,14 @@ class ChoosingBackend(Protocol):
         """Return a place in each row's logits, -1 where there is no finite number to choose by."""
 
 
-def sample_on(
-    backend: object, outputs: ForwardOutputs, sequences: SequenceOf[ScheduledSequence]
-) -> list[SequenceOutput]:
-    """Sample with what the backend offers."""
-    if isinstance(backend, ChoosingBackend):
-        return sample_natively(backend, outputs, sequences)
-    return sample(outputs, sequences)
-
-
 def sample_natively(
     backend: ChoosingBackend,
-    outputs: ForwardOutputs,
+    outputs: NativeOutputs,
     sequences: SequenceOf[ScheduledSequence],
     masks: Mapping[SequenceId, Mask] | None = None,
 ) -> list[SequenceOutput]:
     """Return one output per output row. Logits may be changed; each sequence has `sampling`."""
-    assert outputs.candidates is not None
-    best_RK, logits_RK = outputs.candidates.ids.numpy(), outputs.candidates.logits.numpy()
+    best_RK, logits_RK = outputs.best.ids, outputs.best.values
     found: list[SequenceOutput | None] = [None] * len(sequences)
     rows = _Rows(outputs, masks or {})
     for row, sequence in enumerate(sequences):
@@ -83,18 +66,19 @@ def sample_natively(
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A row that the backend is to choose for. Of a row of best tokens, `ids` are these."""
+    """A row that the backend is to choose for. Where it chooses among best tokens only, `ids` are these."""
 
     row: int
     sequence: ScheduledSequence
     ids: NDArray[np.int32] | None = None
-    all_logprobs: torch.Tensor | None = None  # (V), before any change
+    best: NDArray[np.int32] | None = None  # best first, before any change
+    all_logprobs: NDArray[np.float32] | None = None  # (V), before any change
 
 
 class _Rows:
     """Gathers the rows that are chosen in one call."""
 
-    def __init__(self, outputs: ForwardOutputs, masks: Mapping[SequenceId, Mask]) -> None:
+    def __init__(self, outputs: NativeOutputs, masks: Mapping[SequenceId, Mask]) -> None:
         self._outputs = outputs
         self._masks = masks
         self._open: list[_Open] = []
@@ -107,13 +91,14 @@ class _Rows:
             return failed(sequence, FailureKind.CONSTRAINT, mask.error)
         assert self._outputs.logits is not None
         logits_V = self._outputs.logits[row]
-        logprobs_V = None if params.num_logprobs is None else logits_V.log_softmax(-1)
+        logprobs_V = None if params.num_logprobs is None else log_softmax(logits_V)
         change_logits(logits_V, sequence, params)
         words = None if mask is None else mask.words
         if holds_back_stops(sequence, params):
             words = _without_stops(words, params.stop_token_ids, len(logits_V))
-        self._open.append(_Open(row, sequence, all_logprobs=logprobs_V))
-        self._choices.append(TokenChoice(logits=logits_V.numpy(), mask=words, rules=RowRules.of(sequence)))
+        best_K = self._outputs.best.ids[row]
+        self._open.append(_Open(row, sequence, best=best_K, all_logprobs=logprobs_V))
+        self._choices.append(TokenChoice(logits=logits_V, mask=words, rules=RowRules.of(sequence)))
         return None
 
     def add_best(
@@ -135,16 +120,39 @@ def _found(row: _Open, place: int) -> SequenceOutput:
     if place < 0:
         return failed(row.sequence, FailureKind.NOT_FINITE, NOT_FINITE)
     token_id = place if row.ids is None else int(row.ids[place])
-    return _output(row.sequence, token_id, row.all_logprobs)
-
-
-def _output(
-    sequence: ScheduledSequence, token_id: int, logprobs_V: torch.Tensor | None = None
-) -> SequenceOutput:
-    params = sequence.sampling
+    params = row.sequence.sampling
     assert params is not None
-    logprobs = None if logprobs_V is None else (read_logprobs(logprobs_V, token_id, params),)
-    return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,), logprobs=logprobs)
+    output = _output(row.sequence, token_id)
+    if row.all_logprobs is None or row.best is None:
+        return output
+    return replace(output, logprobs=(read_logprobs(row.all_logprobs, row.best, token_id, params),))
+
+
+def _output(sequence: ScheduledSequence, token_id: int) -> SequenceOutput:
+    return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,))
+
+
+def change_logits(logits_V: NDArray[np.float32], sequence: ScheduledSequence, params: SamplingParams) -> None:
+    """Apply penalties and biases, in place."""
+    if params.has_penalties:
+        _apply_penalties(logits_V, sequence, params)
+    for token_id, bias in params.logit_bias:
+        logits_V[token_id] += np.float32(bias)
+
+
+def _apply_penalties(
+    logits_V: NDArray[np.float32], sequence: ScheduledSequence, params: SamplingParams
+) -> None:
+    """Change the logits of tokens already seen, in place: repetition over all, the others over the output."""
+    known = np.array(sequence.known_token_ids[: sequence.num_known_tokens])
+    if params.repetition_penalty != 1.0:
+        seen, penalty = np.unique(known), np.float32(params.repetition_penalty)
+        values = logits_V[seen]
+        logits_V[seen] = np.where(values > 0, values / penalty, values * penalty)
+    output, counts = np.unique(known[sequence.num_prompt_tokens :], return_counts=True)
+    if len(output):
+        frequency = np.float32(params.frequency_penalty) * counts.astype(np.float32)
+        logits_V[output] -= np.float32(params.presence_penalty) + frequency
 
 
 def _without_stops(

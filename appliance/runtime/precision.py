@@ -3,10 +3,9 @@
 import torch
 
 from appliance.errors import BadSetting
+from appliance.runtime.precision_names import BITSANDBYTES, INT8
 
 _DENSE = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-INT8 = ("int8", "int8-mixed")
-BITSANDBYTES = ("nf4", "llm.int8")
 
 
 def weight_dtype(precision: str, device: torch.device) -> tuple[str, torch.dtype]:
@@ -35,7 +34,7 @@ def kv_dtype(wanted: str, weights: str) -> tuple[str, torch.dtype]:
     return name, (torch.int8 if name == "int8" else _DENSE[name])
 
 
-def select_device(wanted: str) -> torch.device:
+def torch_device(wanted: str) -> torch.device:
     """Return the torch device of that name. Raises BadSetting when there is none."""
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -4,7 +4,6 @@ Such rows stand behind those that choose tokens. Knows no queue and no choice of
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import torch
 
@@ -16,8 +15,8 @@ from appliance.engine.batch import (
     SequenceOutput,
     TokenLogprobs,
 )
-from appliance.model.decoder import Candidates, ForwardOutputs
-from appliance.runtime.sampler import NOT_FINITE, failed
+from appliance.model.decoder import ForwardOutputs
+from appliance.runtime.sampling_needs import NOT_FINITE, failed
 
 
 def split(outputs: ForwardOutputs, num_chosen: int) -> tuple[ForwardOutputs, ForwardOutputs]:
@@ -34,13 +33,6 @@ def read_rows(outputs: ForwardOutputs, batch: Batch) -> Iterable[tuple[Scheduled
             rows = _rows(outputs, slice(first, first + count))
             yield sequence, _read(rows, sequence, sequence.prompt_read)
         first += count
-
-
-def merged(output: SequenceOutput, found: SequenceOutput) -> SequenceOutput:
-    """Add what was found inside the prompt to what the step gave."""
-    if found.failure is not None:
-        return found
-    return replace(output, prompt_logprobs=found.prompt_logprobs, hidden_sum=found.hidden_sum)
 
 
 def _read(rows: ForwardOutputs, sequence: ScheduledSequence, read: PromptRead) -> SequenceOutput:
@@ -68,9 +60,7 @@ def _read(rows: ForwardOutputs, sequence: ScheduledSequence, read: PromptRead) -
 
 
 def _rows(outputs: ForwardOutputs, rows: slice) -> ForwardOutputs:
-    best = outputs.candidates
     return ForwardOutputs(
         logits=None if outputs.logits is None else outputs.logits[rows],
         hidden=None if outputs.hidden is None else outputs.hidden[rows],
-        candidates=None if best is None else Candidates(ids=best.ids[rows], logits=best.logits[rows]),
     )

@@ -1,4 +1,4 @@
-"""Runs a Batch on a backend and samples: the engine's Runner over tensors. Knows no queue."""
+"""Runs a Batch on a backend of tensors and samples: the engine's Runner over them. Knows no queue."""
 
 import logging
 from collections.abc import Iterator
@@ -11,7 +11,6 @@ from appliance.engine.batch import (
     Batch,
     FailureKind,
     Pending,
-    PromptSlice,
     ScheduledSequence,
     SequenceOutput,
     StepResult,
@@ -24,15 +23,14 @@ from appliance.runtime.batch_sampler import NOT_FINITE_ID, choose_rows
 from appliance.runtime.chosen_tokens import ChosenTokens
 from appliance.runtime.host_pages import SwappingBackend
 from appliance.runtime.inputs import build_inputs
-from appliance.runtime.layer_slices import LayeredBackend, LayerSlices
 from appliance.runtime.masks import MaskFiller, Masks, PendingMasks
-from appliance.runtime.native_sampler import ChoosingBackend, sample_natively
-from appliance.runtime.prompt_rows import merged, read_rows, split
+from appliance.runtime.prompt_rows import read_rows, split
 from appliance.runtime.row_rules import RowRules
-from appliance.runtime.sampler import NOT_FINITE, failed, has_own_rules, sample
+from appliance.runtime.sampler import sample
+from appliance.runtime.sampling_needs import NOT_FINITE, failed, has_own_rules
 from appliance.runtime.step_parts import halves, joined, too_large
+from appliance.runtime.step_results import gathered
 
-_CPU = torch.device("cpu")
 logger = logging.getLogger(__name__)
 
 
@@ -56,15 +54,6 @@ class PendingStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingWithSlice:
-    """A step beside some layers of prompt chunks, which were the last where `chunks` is there."""
-
-    batch: Batch
-    whole: "PendingStep | FinishedStep | None"
-    chunks: PendingStep | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedStep:
     """A step that was run in parts when it was launched."""
 
@@ -79,39 +68,23 @@ class ModelRunner:
         self._backend = backend
         self._leading = backend if isinstance(backend, LeadingBackend) else None
         self._mask_filler = MaskFiller()
-        self._slices = LayerSlices(backend) if isinstance(backend, LayeredBackend) else None
 
     def launch(self, batch: Batch) -> Pending:
+        assert batch.slice is None, "backends of tensors compute whole steps only"
         with _device_faults():
             # Once, whatever becomes of the step: a block copied again would lack what was written since.
             if batch.saves or batch.restores:
                 assert isinstance(self._backend, SwappingBackend), "this backend has no places"
                 self._backend.swap_blocks(batch.saves, batch.restores)
             self._backend.copy_blocks(batch.block_copies)
-            if batch.slice is None:
-                return self._launch_whole(batch)
-            whole = self._launch_whole(Batch(sequences=batch.sequences)) if batch.sequences else None
-            return PendingWithSlice(batch=batch, whole=whole, chunks=self._start_slice(batch.slice))
+            return self._start(batch) or FinishedStep(batch=batch, result=self._run_in_parts(batch))
 
     def collect(self, pending: Pending) -> StepResult:
         if isinstance(pending, FinishedStep):
             return pending.result
-        if isinstance(pending, PendingWithSlice):
-            return self._collect_with_slice(pending)
         assert isinstance(pending, PendingStep)
         with _device_faults():
             return self._finish(pending) or self._run_in_parts(pending.batch)
-
-    def _launch_whole(self, batch: Batch) -> PendingStep | FinishedStep:
-        return self._start(batch) or FinishedStep(batch=batch, result=self._run_in_parts(batch))
-
-    def _collect_with_slice(self, pending: PendingWithSlice) -> StepResult:
-        assert pending.batch.slice is not None
-        whole = () if pending.whole is None else self.collect(pending.whole).outputs
-        if pending.chunks is not None:
-            return StepResult(outputs=whole + self.collect(pending.chunks).outputs)
-        begun = (SequenceOutput(sequence_id=s.sequence_id) for s in pending.batch.slice.sequences)
-        return StepResult(outputs=(*whole, *begun))
 
     def leads(self, pending: Pending) -> bool:
         is_able = self._leading is not None and self._leading.has_graphs
@@ -124,7 +97,7 @@ class ModelRunner:
 
     def _start(self, batch: Batch, *, after: PendingStep | None = None) -> PendingStep | None:
         """Start the step, with the tokens of the one it comes `after`; None where memory does not suffice."""
-        inputs = build_inputs(batch, block_size=self._backend.kv_layout.block_size, device=_CPU)
+        inputs = build_inputs(batch, block_size=self._backend.kv_layout.block_size)
         sampled = tuple(s for s in batch.sequences if s.sampling is not None)
         masks = self._mask_filler.start(sampled)
         try:
@@ -132,16 +105,6 @@ class ModelRunner:
             return None if found is None else _started(batch, sampled, found, masks)
         except torch.OutOfMemoryError:
             return None
-
-    def _start_slice(self, piece: PromptSlice) -> PendingStep | None:
-        """Compute some layers; what the chunks' last tokens give comes with the last ones."""
-        assert self._slices is not None, "this backend computes whole steps only"
-        outputs = self._slices.run(piece)
-        if outputs is None:
-            return None
-        sampled = tuple(s for s in piece.sequences if s.sampling is not None)
-        masks = self._mask_filler.start(sampled)
-        return _started(Batch(sequences=piece.sequences), sampled, outputs, masks)
 
     def _follow(
         self, inputs: ForwardInputs, sampled: tuple[ScheduledSequence, ...], after: PendingStep
@@ -157,7 +120,7 @@ class ModelRunner:
         """Read what was chosen; None where there is no memory to choose by a sequence's own rules."""
         masks = None if pending.masks is None else pending.masks.result()
         try:
-            outputs = self._sampled(pending, masks)
+            outputs = _sampled(pending, masks)
         except torch.OutOfMemoryError:
             return None
         by_id = {output.sequence_id: output for output in outputs}
@@ -167,18 +130,7 @@ class ModelRunner:
                 output = by_id[sequence.sequence_id]
                 hidden_state = tuple(hidden_RH[row].float().tolist())
                 by_id[sequence.sequence_id] = replace(output, hidden_state=hidden_state)
-        everything = {
-            s.sequence_id: SequenceOutput(sequence_id=s.sequence_id) for s in pending.batch.sequences
-        }
-        everything.update(by_id)
-        for sequence, found in read_rows(pending.read, pending.batch):
-            everything[sequence.sequence_id] = merged(everything[sequence.sequence_id], found)
-        return StepResult(outputs=tuple(everything.values()))
-
-    def _sampled(self, pending: PendingStep, masks: Masks | None) -> list[SequenceOutput]:
-        if isinstance(self._backend, ChoosingBackend):
-            return sample_natively(self._backend, pending.outputs, pending.sampled, masks)
-        return _sampled(pending, masks)
+        return gathered(pending.batch.sequences, by_id.values(), read_rows(pending.read, pending.batch))
 
     def _run_in_parts(self, batch: Batch) -> StepResult:
         if self._backend.device.type == "cuda":
@@ -214,8 +166,8 @@ def _started(
 
 @torch.inference_mode()
 def _choose(outputs: ForwardOutputs, sampled: tuple[ScheduledSequence, ...]) -> ChosenTokens | None:
-    """Choose for all rows where the logits are; None where a backend gave the best tokens instead."""
-    if outputs.candidates is not None or not sampled:
+    """Choose for all rows where the logits are; None where no row is to be chosen for."""
+    if not sampled:
         return None
     assert outputs.logits is not None
     likeliest = RowRules(is_greedy=True)  # holds the place of a row that `sample` treats

@@ -12,49 +12,17 @@ from collections.abc import Sequence as SequenceOf
 
 import torch
 
-from appliance.engine.batch import (
-    FailureKind,
-    ScheduledSequence,
-    SequenceOutput,
-    StepFailure,
-    TokenLogprobs,
-)
+from appliance.engine.batch import FailureKind, ScheduledSequence, SequenceOutput, TokenLogprobs
 from appliance.engine.sequence import SamplingParams, SequenceId
 from appliance.model.decoder import ForwardOutputs
 from appliance.runtime.masks import Mask
 from appliance.runtime.row_rules import LEAST_TEMPERATURE, uniform
+from appliance.runtime.sampling_needs import MAX_CANDIDATES, NOT_FINITE, failed, holds_back_stops
 
-# A backend may give this many best tokens in place of all logits.
-MAX_CANDIDATES = 1024
 # A nucleus this wide is found without sorting the whole vocabulary.
 _NUCLEUS_GUESS = 1024
 # Cumulated at once; the sums of chunks come first, so that a draw reads the vocabulary twice, in order.
 _DRAW_CHUNK = 256
-NOT_FINITE = "the model produced values that are not finite; its file may be damaged, or --precision too low"
-
-
-def has_own_rules(sequence: ScheduledSequence) -> bool:
-    """Whether this sequence's logits are changed first, or asked for besides the token."""
-    params = sequence.sampling
-    assert params is not None
-    changes_logits = params.has_penalties or bool(params.logit_bias) or holds_back_stops(sequence, params)
-    return changes_logits or params.num_logprobs is not None or sequence.constraint is not None
-
-
-def needs_logits(sequence: ScheduledSequence) -> bool:
-    """Whether choosing this sequence's token takes more than its best tokens."""
-    params = sequence.sampling
-    assert params is not None
-    if has_own_rules(sequence):
-        return True
-    return not params.is_greedy and not 0 < params.top_k <= MAX_CANDIDATES
-
-
-def num_candidates(sequence: ScheduledSequence) -> int:
-    """How many best tokens the choice reads; 1 also tells whether the logits are finite."""
-    params = sequence.sampling
-    assert params is not None
-    return 1 if params.is_greedy or needs_logits(sequence) else params.top_k
 
 
 def sample(
@@ -77,11 +45,6 @@ def sample(
         else failed(sequence, FailureKind.NOT_FINITE, NOT_FINITE)
         for row, sequence in enumerate(sequences)
     ]
-
-
-def failed(sequence: ScheduledSequence, kind: FailureKind, message: str) -> SequenceOutput:
-    failure = StepFailure(kind=kind, message=message)
-    return SequenceOutput(sequence_id=sequence.sequence_id, failure=failure)
 
 
 def _sample_row(logits_V: torch.Tensor, sequence: ScheduledSequence, mask: Mask | None) -> SequenceOutput:
@@ -125,10 +88,6 @@ def _hold_back(logits_V: torch.Tensor, stop_token_ids: frozenset[int]) -> None:
     logits_V[stops] = -math.inf
     if logits_V.max() == -math.inf:
         logits_V[stops] = kept
-
-
-def holds_back_stops(sequence: ScheduledSequence, params: SamplingParams) -> bool:
-    return sequence.num_output_tokens < params.min_tokens and bool(params.stop_token_ids)
 
 
 def choose(logits_V: torch.Tensor, params: SamplingParams, number: float) -> int:

@@ -1,6 +1,6 @@
 """Named tensors from a model file to a device, one at a time. Knows no file's names for them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -11,12 +11,11 @@ from appliance.model.decoder import DecoderWeights, LayerWeights
 from appliance.model.experts import ExpertWeights
 from appliance.model.tensor_names import Slot
 from appliance.precision_map import EMPTY_MAP, PrecisionMap
-from appliance.runtime.checkpoint import Checkpoint, ModelFile, Rows
+from appliance.runtime.checkpoint import Checkpoint, ModelFile, Progress, Rows
 from appliance.runtime.weight_packing import Packing
 from kernels.int8_weight import Int8Weight
 from kernels.ops import AnyWeight, LinearWeight
 
-Progress = Callable[[float], None]
 # Elements dequantized at once on the way to a 16-bit tensor: 4 MiB of float32.
 _CHUNK_ELEMENTS = 1 << 20
 _NORM_FIELDS = {

@@ -11,7 +11,7 @@ from kernels.attention.reference import attend
 from kernels.int4_weight import quantize_int4, unpack_int4
 from kernels.int8_weight import pack_int8, unpack_int8
 from kernels.kv.reference import read_kv
-from kernels.kv_layout import KVLayout, KVOrder, LayerKV
+from kernels.kv_layout import KVLayout, KVOrder, KVType, LayerKV
 from kernels.ops import AttentionParams, LinearWeight, Ops, RaggedQueries
 from kernels.rope.reference import rope as turned
 
@@ -106,7 +106,7 @@ class KernelChecks:
             block_size=_BLOCK,
             num_kv_heads=config.num_kv_heads,
             head_size=config.head_size,
-            dtype=dtype,
+            dtype=KVType.of(dtype),
             order=KVOrder.BKSD,
         )
         pages = [

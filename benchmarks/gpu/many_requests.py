@@ -12,7 +12,7 @@ from appliance.engine.sequence import SamplingParams
 from appliance.engine.stream import FinishEvent, TokenStream
 from appliance.model.decoder import DecoderWeights
 from appliance.runtime.cuda import CudaBackend, least_reserve
-from appliance.runtime.kv_cache import plan_kv
+from appliance.runtime.kv_plan import plan_kv
 from appliance.runtime.runner import ModelRunner
 from benchmarks.gpu.plan import CheckPlan
 from benchmarks.gpu.steps import make_backend

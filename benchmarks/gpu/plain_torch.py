@@ -7,7 +7,8 @@ from torch.nn import functional
 
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import DecoderWeights
-from appliance.model.rope_tables import inverse_frequencies, rope_tables
+from appliance.model.rope_frequencies import inverse_frequencies
+from appliance.model.rope_tables import rope_tables
 from kernels.ops import LinearWeight
 
 
@@ -19,7 +20,7 @@ class PlainLlama:
         self._weights = weights
         device = weights.embedding.device
         assert config.ropes[0] is not None
-        self._frequencies = inverse_frequencies(config.ropes[0]).to(device)
+        self._frequencies = torch.tensor(inverse_frequencies(config.ropes[0]), device=device)
         self._caches: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def allocate(self, batch: int, context: int) -> None:

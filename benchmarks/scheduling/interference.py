@@ -13,8 +13,6 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
 from appliance import paths
 from appliance.engine.assembly import Policies, make_scheduler
 from appliance.engine.block_pool import BlockPool
@@ -23,9 +21,10 @@ from appliance.engine.percentiles import nearest_rank
 from appliance.engine.sequence import SamplingParams
 from appliance.engine.stream import FinishEvent, TokenStream
 from appliance.formats.gguf import read_gguf
+from appliance.runtime.device import CPU
 from appliance.runtime.layer_slices import LayeredBackend
 from appliance.runtime.loading import LoadWishes, load_backend
-from appliance.runtime.runner import ModelRunner
+from appliance.runtime.runners import make_runner
 from appliance.runtime.threads import usable_threads
 from benchmarks.scheduling.scenarios import Bar
 
@@ -82,13 +81,12 @@ def make_engine(
     model: Path, num_threads: int, kv_dtype: str, policies: Policies, *, activations: str = "auto"
 ) -> Engine:
     """The engine that serves, but for its thread: it is stepped by hand."""
-    torch.set_num_threads(num_threads)
     wishes = LoadWishes(
         backend="cpu",
         precision="auto",
         activations=activations,
         kv_dtype=kv_dtype,
-        device=torch.device("cpu"),
+        device=CPU,
         num_threads=num_threads,
         step_tokens=512,
         free_bytes=2**40,
@@ -107,7 +105,7 @@ def make_engine(
         enable_prefix_cache=False,
         num_layers=backend.num_layers if isinstance(backend, LayeredBackend) else 0,
     )
-    return Engine(ModelRunner(backend), scheduler)
+    return Engine(make_runner(backend), scheduler)
 
 
 def measure(engine: Engine, num_prompt_tokens: int, *, slowdown: float, kv_dtype: str) -> Interference:

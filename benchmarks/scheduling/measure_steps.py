@@ -14,14 +14,13 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
-
 from appliance import paths
 from appliance.engine.batch import Batch, ScheduledSequence
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.formats.gguf import read_gguf
+from appliance.runtime.device import CPU
 from appliance.runtime.loading import LoadWishes, load_backend
-from appliance.runtime.runner import ModelRunner
+from appliance.runtime.runners import make_runner
 from appliance.runtime.threads import usable_threads
 from benchmarks.scheduling.step_table import TABLE, MeasuredStep
 
@@ -36,13 +35,12 @@ class StepBench:
     """A loaded model and one sequence's worth of pages, which every sequence reads: content costs nothing."""
 
     def __init__(self, model: Path, num_threads: int) -> None:
-        torch.set_num_threads(num_threads)
         wishes = LoadWishes(
             backend="cpu",
             precision="auto",
             activations="auto",
             kv_dtype="auto",
-            device=torch.device("cpu"),
+            device=CPU,
             num_threads=num_threads,
             step_tokens=640,
             free_bytes=2**40,
@@ -54,7 +52,7 @@ class StepBench:
         self._blocks_each = _LONGEST // self._block_size
         self._num_pages = 12 * self._blocks_each
         backend.attach_kv(self._num_pages)
-        self._runner = ModelRunner(backend)
+        self._runner = make_runner(backend)
 
     def measure(self, decodes: int, decode_context: int, chunk: int, chunk_context: int) -> float:
         """Seconds of one step."""

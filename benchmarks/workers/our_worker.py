@@ -34,7 +34,6 @@ class OurEngine:
     """A loaded backend and `max_sequences` sequences, each with pages of its own."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        torch.set_num_threads(args.threads)
         self._path = Path(args.file)
         wishes = LoadWishes(
             backend=args.backend,
@@ -164,7 +163,7 @@ class OurEngine:
                 )
             )
         batch = Batch(sequences=tuple(sequences))
-        return build_inputs(batch, block_size=self._block_size, device=self._backend.device)
+        return build_inputs(batch, block_size=self._block_size)
 
 
 def _random_ids(num_tokens: int) -> list[int]:

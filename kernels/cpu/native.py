@@ -42,6 +42,7 @@ from kernels.cpu.abi import (
     Source,
 )
 from kernels.cpu.library import NativeError, NativeLibrary
+from kernels.cpu.pages import NativePages
 from kernels.cpu.structs import (
     AnyArray,
     Float32Array,
@@ -58,7 +59,6 @@ from kernels.cpu.structs import (
     shaped,
     step_struct,
 )
-from kernels.kv_layout import LayerKV
 
 PHASES = ("qkv", "attention", "output", "gate_up", "down", "head", "sample", "prepare")
 
@@ -207,7 +207,7 @@ class NativeModel:
         self.config = config
         self._library = library
         self._handle: int | None = handle
-        self._pages: tuple[LayerKV, ...] = ()
+        self._pages: tuple[NativePages, ...] = ()
 
     @property
     def level(self) -> str:
@@ -220,8 +220,8 @@ class NativeModel:
         self._library.check(call(self._live_handle(), ctypes.byref(value)))
         return value.value
 
-    def bind_kv(self, layers: Sequence[LayerKV]) -> None:
-        """The pages that steps write and read, one LayerKV per layer; kept alive here. Raises NativeError."""
+    def bind_kv(self, layers: Sequence[NativePages]) -> None:
+        """The pages that steps write and read, one item per layer; kept alive here. Raises NativeError."""
         structs = (KVLayerStruct * len(layers))(*(kv_struct(layer) for layer in layers))
         call = self._library.functions.acpu_model_bind_kv
         self._library.check(call(self._live_handle(), structs, len(layers)))

@@ -8,6 +8,7 @@ import numpy as np
 
 from kernels.cpu.abi import AttentionStruct, GateActivation, Kind, Source
 from kernels.cpu.library import NativeLibrary
+from kernels.cpu.pages import NativePages
 from kernels.cpu.structs import (
     AnyArray,
     Float32Array,
@@ -17,7 +18,6 @@ from kernels.cpu.structs import (
     kv_struct,
     matrix_struct,
 )
-from kernels.kv_layout import LayerKV
 
 
 class NativeLinear:
@@ -94,7 +94,7 @@ class AttentionCall:
 
 
 def attend(
-    library: NativeLibrary, pages: LayerKV, call: AttentionCall, out: Float32Array, level: str = ""
+    library: NativeLibrary, pages: NativePages, call: AttentionCall, out: Float32Array, level: str = ""
 ) -> None:
     """Fills out [T, heads, head_size]. Raises NativeError."""
     arrays = {
@@ -119,7 +119,7 @@ def attend(
 
 
 def read_kv(
-    library: NativeLibrary, pages: LayerKV, blocks: Int32Array, num_slots: int
+    library: NativeLibrary, pages: NativePages, blocks: Int32Array, num_slots: int
 ) -> tuple[Float32Array, Float32Array]:
     """A sequence's first `num_slots` keys and values, plain: [num_slots, kv_heads, head_size] each."""
     shape = (num_slots, pages.layout.num_kv_heads, pages.layout.head_size)

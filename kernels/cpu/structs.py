@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from kernels.cpu.abi import Kind, KVLayerStruct, MatrixStruct, Source, StepStruct
 from kernels.cpu.library import NativeError, NativeUnsupported
-from kernels.kv_layout import KVOrder, LayerKV
+from kernels.cpu.pages import NativePages
+from kernels.kv_layout import KVOrder, KVType
 
 Int32Array = NDArray[np.int32]
 Float32Array = NDArray[np.float32]
@@ -156,33 +156,30 @@ def _choice_fields(choice: RowChoice) -> tuple[float, ...]:
     )  # fmt: skip
 
 
-def kv_struct(layer: LayerKV) -> KVLayerStruct:
+def kv_struct(layer: NativePages) -> KVLayerStruct:
     """One layer's pages for the library. Raises NativeUnsupported where their layout is not the library's."""
     layout = layer.layout
-    if layout.order is not KVOrder.BKSD or layout.dtype not in (torch.bfloat16, torch.int8):
+    if layout.order is not KVOrder.BKSD or layout.dtype not in (KVType.BF16, KVType.INT8):
         raise NativeUnsupported(
             f"pages are {layout.order} {layout.dtype}; the library reads bksd bfloat16 or int8"
         )
     num_blocks = layer.keys.shape[0]
-    shape: tuple[int, ...] = layout.shape(num_blocks)
-    tensors = [("keys", layer.keys, layout.dtype, shape), ("values", layer.values, layout.dtype, shape)]
+    shape = layout.shape(num_blocks)
+    elements = np.int8 if layout.is_int8 else np.uint16
+    arrays = {"keys": shaped("keys", layer.keys, elements, shape)}
+    arrays["values"] = shaped("values", layer.values, elements, shape)
     if layout.is_int8:
         for name, scales in (("key_scales", layer.key_scales), ("value_scales", layer.value_scales)):
             if scales is None:
                 raise NativeError(f"INT8 pages need {name}")
-            tensors.append((name, scales, torch.float32, shape[:3]))
-    for name, tensor, dtype, wanted in tensors:
-        if tensor.dtype != dtype or tuple(tensor.shape) != wanted or not tensor.is_contiguous():
-            raise NativeError(
-                f"{name} is {tensor.dtype} {list(tensor.shape)}; it must be contiguous {dtype} {list(wanted)}"
-            )
+            arrays[name] = shaped(name, scales, np.float32, shape[:3])
     return KVLayerStruct(
         num_blocks=num_blocks,
         block_size=layout.block_size,
         num_kv_heads=layout.num_kv_heads,
         head_size=layout.head_size,
         is_int8=layout.is_int8,
-        **{name: tensor.data_ptr() for name, tensor, _, _ in tensors},
+        **{name: array.ctypes.data for name, array in arrays.items() if array is not None},
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.kv_layout import KVLayout, KVOrder, LayerKV
+from kernels.kv_layout import KVLayout, KVOrder, KVType, LayerKV
 from kernels.ops import AttentionParams, Ops
 from oracles.kernel_formulas import attend_one
 from oracles.pages import poisoned_layer, ragged_queries, read_context, slots_of
@@ -83,7 +83,11 @@ def make_layout(
     head_size: int = 8,
 ) -> KVLayout:
     return KVLayout(
-        block_size=block_size, num_kv_heads=num_kv_heads, head_size=head_size, dtype=dtype, order=order
+        block_size=block_size,
+        num_kv_heads=num_kv_heads,
+        head_size=head_size,
+        dtype=KVType.of(dtype),
+        order=order,
     )
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.kv.reference import quantize_heads, read_kv
-from kernels.kv_layout import KVLayout, KVOrder, LayerKV
+from kernels.kv_layout import KVLayout, KVOrder, KVType, LayerKV
 from kernels.ops import Ops
 from oracles import kernel_formulas as formulas
 from oracles.pages import poisoned_layer, read_slot
@@ -18,7 +18,7 @@ by_order = pytest.mark.parametrize("order", KVOrder)
 
 
 def make_layout(dtype: torch.dtype, order: KVOrder, block_size: int = 7) -> KVLayout:
-    return KVLayout(block_size=block_size, num_kv_heads=3, head_size=5, dtype=dtype, order=order)
+    return KVLayout(block_size=block_size, num_kv_heads=3, head_size=5, dtype=KVType.of(dtype), order=order)
 
 
 @by_dtype
@@ -75,7 +75,7 @@ def test_slots_below_zero_write_nothing(ops: Ops, rng) -> None:
 @by_dtype
 @by_order
 def test_rope_write_kv_is_rope_and_then_write_kv(ops: Ops, rng, dtype: torch.dtype, order: KVOrder) -> None:
-    layout = KVLayout(block_size=7, num_kv_heads=3, head_size=6, dtype=dtype, order=order)
+    layout = KVLayout(block_size=7, num_kv_heads=3, head_size=6, dtype=KVType.of(dtype), order=order)
     together, apart = poisoned_layer(layout, num_blocks=3), poisoned_layer(layout, num_blocks=3)
     query, key, value = torch.from_numpy(rng.standard_normal((11, 12, 6))).float().split([6, 3, 3], dim=1)
     angles = torch.from_numpy(rng.uniform(0, 600, (11, 2))).float()

@@ -6,7 +6,7 @@ from benchmarks import roofline
 from kernels import work
 from kernels.int4_weight import quantize_int4
 from kernels.int8_weight import pack_int8
-from kernels.kv_layout import KVLayout
+from kernels.kv_layout import KVLayout, KVType
 
 
 def test_a_weights_bytes_are_those_of_its_tensors() -> None:
@@ -19,7 +19,7 @@ def test_a_weights_bytes_are_those_of_its_tensors() -> None:
 
 def test_a_contexts_bytes_are_those_of_its_pages() -> None:
     for kv, dtype in (("bf16", torch.bfloat16), ("int8", torch.int8)):
-        layout = KVLayout(block_size=16, num_kv_heads=8, head_size=128, dtype=dtype)
+        layout = KVLayout(block_size=16, num_kv_heads=8, head_size=128, dtype=KVType.of(dtype))
         queries = 2 * 32 * 128 * 2
         decode = work.attention_decode(1, 100, 32, 8, 128, kv)
         assert decode.num_bytes == 100 * layout.token_bytes + queries

@@ -8,7 +8,8 @@ import torch
 from appliance.errors import UnsupportedModel
 from appliance.model.config import RopeConfig, RopeScaling
 from appliance.model.registry import find_architecture
-from appliance.model.rope_tables import inverse_frequencies, rope_tables
+from appliance.model.rope_frequencies import inverse_frequencies
+from appliance.model.rope_tables import rope_tables
 from oracles.tiny_model import TinyModel, load_eager, tiny_model
 
 
@@ -30,11 +31,11 @@ def test_a_scaling_that_is_not_computed_is_refused_not_ignored(tmp_path: Path, s
 
 def test_frequencies_fall_from_one_by_powers_of_theta() -> None:
     frequencies = inverse_frequencies(RopeConfig(theta=10_000.0, rotary_size=8))
-    assert torch.allclose(frequencies, torch.tensor([1.0, 0.1, 0.01, 0.001]))
+    assert frequencies == pytest.approx((1.0, 0.1, 0.01, 0.001))
     halved = inverse_frequencies(
         RopeConfig(theta=10_000.0, rotary_size=8, scaling=RopeScaling.LINEAR, scaling_factor=2.0)
     )
-    assert torch.allclose(halved, frequencies / 2)
+    assert halved == pytest.approx([f / 2 for f in frequencies])
 
 
 def test_tables_carry_the_attention_factor() -> None:

@@ -11,7 +11,7 @@ def poisoned_layer(layout: KVLayout, num_blocks: int) -> LayerKV:
     """Pages where whatever is read before it was written shows: NaN, or INT8 with NaN for its scale."""
     shape = layout.shape(num_blocks)
     poison = 127 if layout.is_int8 else float("nan")
-    keys, values = (torch.full(shape, poison, dtype=layout.dtype) for _ in range(2))
+    keys, values = (torch.full(shape, poison, dtype=layout.dtype.in_torch()) for _ in range(2))
     if not layout.is_int8:
         return LayerKV(layout=layout, keys=keys, values=values)
     scales = [torch.full(shape[:-1], float("nan")) for _ in range(2)]

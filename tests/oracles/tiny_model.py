@@ -14,7 +14,7 @@ from appliance.runtime.checkpoint import read_config
 from appliance.runtime.inputs import build_inputs
 from appliance.runtime.weights import WeightLoader
 from formats.gguf_builder import Value, encode_tensor, tiny_llama_metadata, write_gguf
-from kernels.kv_layout import KVLayout, KVOrder
+from kernels.kv_layout import KVLayout, KVOrder, KVType
 from kernels.tables import reference_ops
 from oracles.llama import LlamaShape
 
@@ -112,7 +112,7 @@ def load_eager(
         block_size=block_size,
         num_kv_heads=config.num_kv_heads,
         head_size=config.head_size,
-        dtype=kv_dtype or dtype,
+        dtype=KVType.of(kv_dtype or dtype),
         order=order,
     )
     backend = EagerBackend(config, weights, reference_ops(), layout)
@@ -138,7 +138,7 @@ def logits_by_chunks(backend: Backend, token_ids: list[int], chunks: tuple[int, 
             num_prompt_tokens=len(token_ids),
             sampling=SamplingParams(temperature=0.0, num_logprobs=0),  # which takes all logits
         )
-        inputs = build_inputs(Batch(sequences=(scheduled,)), block_size=block_size, device=CPU)
+        inputs = build_inputs(Batch(sequences=(scheduled,)), block_size=block_size)
         logits = backend.forward(inputs).logits
         assert logits is not None
         rows.append(logits.numpy())

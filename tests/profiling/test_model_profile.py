@@ -11,6 +11,7 @@ from appliance.__main__ import main
 from appliance.formats.gguf import read_gguf
 from appliance.model.decoder import ForwardInputs, ForwardOutputs
 from appliance.profiling.model_profile import traffic_of
+from appliance.profiling.staged_backend import staged
 from appliance.profiling.step_profile import profile_steps
 from appliance.runtime.backend import EagerBackend, eager_kv_layout
 from appliance.runtime.checkpoint import read_config
@@ -38,7 +39,7 @@ def test_each_stage_is_timed_and_a_slow_one_shows(tmp_path: Path) -> None:
     layout = eager_kv_layout(config, torch.float32)
     backend = SlowBackend(config, weights, reference_ops(), layout)
     backend.attach_kv(16)
-    found = profile_steps(backend, tokenizer, dict, num_blocks=16, batch=3, context=9, num_steps=4)
+    found = profile_steps(staged(backend), tokenizer, dict, num_blocks=16, batch=3, context=9, num_steps=4)
     assert set(found.stages) == {
         "schedule", "inputs", "forward", "sample", "update", "detokenize", "encode chunk"
     }  # fmt: skip

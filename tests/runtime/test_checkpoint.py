@@ -8,8 +8,8 @@ import pytest
 from appliance.errors import BadModelFile, UnsupportedModel
 from appliance.formats.hf_folder import read_hf_folder
 from appliance.model.config import RopeScaling
+from appliance.model.rope_frequencies import inverse_frequencies
 from appliance.model.rope_override import RopeOverride
-from appliance.model.rope_tables import inverse_frequencies
 from appliance.runtime.checkpoint import read_config
 from formats.safetensors_builder import write_hf_folder
 from oracles.hf_model import eager_from_folder, recorded_model
@@ -109,7 +109,7 @@ def test_a_scaling_of_the_user_is_what_it_would_be_in_the_file(
     found = config.ropes[0]
     assert found is not None
     assert expected is not None
-    assert inverse_frequencies(found).tolist() == inverse_frequencies(expected).tolist()
+    assert inverse_frequencies(found) == inverse_frequencies(expected)
     assert found.attention_factor == expected.attention_factor
     original = override.original_context or model.config["max_position_embeddings"]
     assert config.context_length == override.factor * original

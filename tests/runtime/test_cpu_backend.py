@@ -17,7 +17,7 @@ from appliance.formats.gguf import read_gguf
 from appliance.runtime.backend import Backend
 from appliance.runtime.layer_slices import LayeredBackend
 from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
-from appliance.runtime.runner import ModelRunner
+from appliance.runtime.runners import make_runner
 from engine.builders import read_all, token_ids
 from oracles.llama import LlamaShape, llama_logits
 from oracles.tiny_model import CPU, TinyModel, logits_by_chunks, tiny_model
@@ -135,7 +135,7 @@ def generate(
     loaded.backend.attach_kv(100)
     block_size = loaded.backend.kv_layout.block_size
     scheduler = Scheduler(BlockPool(100, block_size), max_sequences=32, step_tokens=64, context_length=512)
-    engine = Engine(ModelRunner(loaded.backend), scheduler)
+    engine = Engine(make_runner(loaded.backend), scheduler)
     streams = [engine.submit(prompt, each) for prompt, each in zip(prompts, params, strict=True)]
     while engine.step():
         scheduler.check_invariants()
@@ -197,7 +197,7 @@ def test_prompts_in_slices_of_layers_beside_streams_get_exactly_what_each_gets_a
         budget=HalfOfALayer(64),
         num_layers=backend.num_layers,
     )
-    engine = Engine(ModelRunner(backend), scheduler)
+    engine = Engine(make_runner(backend), scheduler)
     streams, num_under_way = [], 0
     for prompt, each in zip(prompts, params, strict=True):
         streams.append(engine.submit(prompt, each))
@@ -227,7 +227,7 @@ def test_a_damaged_weight_fails_its_sequence_and_not_the_others(tmp_path: Path, 
     backend = load(damaged.write(tmp_path / "x.gguf"), library_folder, precision="f32").backend
     backend.attach_kv(8)
     scheduler = Scheduler(pool_of(backend, 8), max_sequences=4, step_tokens=64, context_length=512)
-    engine = Engine(ModelRunner(backend), scheduler)
+    engine = Engine(make_runner(backend), scheduler)
     params = SamplingParams(temperature=0.0, max_tokens=3)
     streams = [engine.submit(prompt, params) for prompt in ([1, 9], [3, 4])]
     while engine.step():
@@ -254,7 +254,7 @@ def test_choices_of_one_prompt_get_exactly_what_each_gets_alone(
         step_tokens=64,
         context_length=512,
     )
-    engine = Engine(ModelRunner(loaded.backend), scheduler)
+    engine = Engine(make_runner(loaded.backend), scheduler)
     streams = engine.submit_choices(prompt, choices)
     while engine.step():
         scheduler.check_invariants()
@@ -282,7 +282,7 @@ def test_preempted_sequences_get_exactly_what_each_gets_alone(
             step_tokens=64,
             context_length=512,
         )
-        engine = Engine(ModelRunner(loaded.backend), scheduler)
+        engine = Engine(make_runner(loaded.backend), scheduler)
         streams = [engine.submit(prompt, each) for prompt, each in zip(prompts, params, strict=True)]
         while engine.step():
             scheduler.check_invariants()

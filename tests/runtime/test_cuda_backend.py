@@ -59,7 +59,7 @@ def backend_of(
 
 
 def inputs_of(sequences: Sequence[ScheduledSequence]) -> ForwardInputs:
-    return build_inputs(Batch(sequences=tuple(sequences)), block_size=BLOCK, device=CPU)
+    return build_inputs(Batch(sequences=tuple(sequences)), block_size=BLOCK)
 
 
 def scheduled(index: int, computed: int, num_new: int) -> ScheduledSequence:

@@ -17,7 +17,7 @@ from appliance.runtime.host_pages import HostPages, SwappingBackend
 from appliance.runtime.kv_cache import allocate_kv
 from appliance.runtime.runner import ModelRunner
 from engine.builders import read_all, token_ids
-from kernels.kv_layout import KVLayout
+from kernels.kv_layout import KVLayout, KVType
 from oracles.tiny_model import CPU, load_eager, tiny_model
 
 MODEL = tiny_model(seed=5)
@@ -79,7 +79,7 @@ def test_sequences_that_waited_in_main_memory_get_the_tokens_of_an_undisturbed_r
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
 def test_every_part_of_a_block_comes_back_to_another(dtype: torch.dtype) -> None:
-    layout = KVLayout(block_size=4, num_kv_heads=2, head_size=8, dtype=dtype)
+    layout = KVLayout(block_size=4, num_kv_heads=2, head_size=8, dtype=KVType.of(dtype))
     layers = allocate_kv(layout, num_layers=3, num_blocks=5, device=CPU)
     parts = [part for layer in layers for part in _parts_of(layer)]
     for number, part in enumerate(parts):
@@ -95,7 +95,7 @@ def test_every_part_of_a_block_comes_back_to_another(dtype: torch.dtype) -> None
 
 
 def test_timing_the_copies_leaves_the_pool_as_it_was() -> None:
-    layout = KVLayout(block_size=4, num_kv_heads=2, head_size=8, dtype=torch.float32)
+    layout = KVLayout(block_size=4, num_kv_heads=2, head_size=8, dtype=KVType.F32)
     layers = allocate_kv(layout, num_layers=2, num_blocks=3, device=CPU)
     layers[0].keys.fill_(7)
     assert HostPages(layers, 9).block_s() > 0

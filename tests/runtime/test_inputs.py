@@ -7,8 +7,6 @@ from appliance.engine.batch import Batch, ScheduledSequence
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.runtime.inputs import build_inputs
 
-CPU = torch.device("cpu")
-
 
 def scheduled(
     new: tuple[int, ...], *, computed: int = 0, table: tuple[int, ...], is_sampled: bool = True
@@ -33,7 +31,7 @@ def test_a_mixed_batch_is_flattened_in_order() -> None:
             scheduled((41,), table=(3,)),
         )
     )
-    inputs = build_inputs(batch, block_size=4, device=CPU)
+    inputs = build_inputs(batch, block_size=4)
     assert inputs.token_ids.tolist() == [11, 12, 13, 21, 31, 32, 41]
     assert inputs.positions.tolist() == [0, 1, 2, 8, 3, 4, 0]
     assert inputs.slots.tolist() == [20, 21, 22, 16, 31, 4, 12]
@@ -48,7 +46,7 @@ def test_a_mixed_batch_is_flattened_in_order() -> None:
 
 
 def test_types_are_those_of_the_contract() -> None:
-    inputs = build_inputs(Batch(sequences=(scheduled((1,), table=(0,)),)), block_size=16, device=CPU)
+    inputs = build_inputs(Batch(sequences=(scheduled((1,), table=(0,)),)), block_size=16)
     for tensor in (inputs.token_ids, inputs.positions, inputs.slots, inputs.output_rows):
         assert tensor.dtype == torch.int64
     for tensor in (inputs.ragged.query_starts, inputs.ragged.context_lens, inputs.ragged.block_tables):
@@ -60,10 +58,10 @@ def test_slots_follow_the_table_across_blocks(block_size: int) -> None:
     table = (6, 0, 3, 5, 1, 2, 4, 8, 7, 9)
     new = tuple(range(100, 100 + 3 * block_size))
     batch = Batch(sequences=(scheduled(new, computed=2 * block_size, table=table),))
-    slots = build_inputs(batch, block_size=block_size, device=CPU).slots.tolist()
+    slots = build_inputs(batch, block_size=block_size).slots.tolist()
     assert slots == [block * block_size + place for block in table[2:5] for place in range(block_size)]
 
 
 def test_a_step_without_samples_has_no_output_rows() -> None:
     batch = Batch(sequences=(scheduled((1, 2), table=(0,), is_sampled=False),))
-    assert build_inputs(batch, block_size=16, device=CPU).output_rows.shape == (0,)
+    assert build_inputs(batch, block_size=16).output_rows.shape == (0,)

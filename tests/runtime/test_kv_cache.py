@@ -8,13 +8,14 @@ import torch
 from appliance.engine.batch import BlockCopy
 from appliance.engine.sequence import BlockId
 from appliance.errors import NotEnoughMemory
-from appliance.runtime.kv_cache import KVPlan, allocate_kv, copy_blocks, human_size, plan_kv
-from kernels.kv_layout import KVLayout, KVOrder
+from appliance.runtime.kv_cache import allocate_kv, copy_blocks
+from appliance.runtime.kv_plan import KVPlan, human_size, plan_kv
+from kernels.kv_layout import KVLayout, KVOrder, KVType
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 # 2 * 2 * 64 * 4 bytes a token and layer: 1 KiB. 10 layers of 16 tokens: 160 KiB a block.
-LAYOUT = KVLayout(block_size=16, num_kv_heads=2, head_size=64, dtype=torch.float32)
+LAYOUT = KVLayout(block_size=16, num_kv_heads=2, head_size=64, dtype=KVType.F32)
 BLOCK = 160 * KIB
 
 
@@ -53,7 +54,7 @@ def test_the_pool_is_never_larger_than_the_sequences_can_use() -> None:
 
 
 def test_int8_needs_less_than_a_third_of_float32() -> None:
-    layout = KVLayout(block_size=16, num_kv_heads=2, head_size=64, dtype=torch.int8)
+    layout = KVLayout(block_size=16, num_kv_heads=2, head_size=64, dtype=KVType.INT8)
     assert layout.token_bytes == 2 * 2 * (64 + 4)
     found = plan_kv(
         layout, device=CPU, num_layers=10, context_length=1000, max_sequences=8, free_bytes=600 * MIB
@@ -124,7 +125,7 @@ def test_the_explanation_is_one_line_whose_arithmetic_holds() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
 @pytest.mark.parametrize("order", KVOrder)
 def test_the_pool_is_one_allocation_of_zeros_seen_layer_by_layer(dtype: torch.dtype, order: KVOrder) -> None:
-    layout = KVLayout(block_size=7, num_kv_heads=3, head_size=5, dtype=dtype, order=order)
+    layout = KVLayout(block_size=7, num_kv_heads=3, head_size=5, dtype=KVType.of(dtype), order=order)
     layers = allocate_kv(layout, num_layers=3, num_blocks=4, device=CPU)
     assert len(layers) == 3
     tensors = [(layer.keys, layer.values, layer.key_scales, layer.value_scales) for layer in layers]
@@ -147,7 +148,7 @@ def test_the_pool_is_one_allocation_of_zeros_seen_layer_by_layer(dtype: torch.dt
 def test_a_pool_on_the_cpu_takes_memory_only_where_it_is_written() -> None:
     import psutil
 
-    layout = KVLayout(block_size=16, num_kv_heads=8, head_size=128, dtype=torch.float32)
+    layout = KVLayout(block_size=16, num_kv_heads=8, head_size=128, dtype=KVType.F32)
     before = psutil.Process().memory_info().rss
     layers = allocate_kv(layout, num_layers=2, num_blocks=2048, device=CPU)
     assert layers[0].keys.nbytes * 4 == 512 * MIB
@@ -164,7 +165,7 @@ def test_sizes_are_binary() -> None:
 def test_a_block_is_copied_in_every_layer_with_its_scales_one_copy_after_the_other(
     dtype: torch.dtype, order: KVOrder
 ) -> None:
-    layout = KVLayout(block_size=7, num_kv_heads=3, head_size=6, dtype=dtype, order=order)
+    layout = KVLayout(block_size=7, num_kv_heads=3, head_size=6, dtype=KVType.of(dtype), order=order)
     layers = allocate_kv(layout, num_layers=2, num_blocks=4, device=CPU)
     for number, layer in enumerate(layers):
         for pages in (layer.keys, layer.values, layer.key_scales, layer.value_scales):

@@ -3,15 +3,14 @@
 import logging
 
 import pytest
-import torch
 
 from appliance.errors import NotEnoughMemory
 from appliance.runtime.cpu import cpu_block_size
-from appliance.runtime.kv_cache import KVPlan
+from appliance.runtime.kv_plan import KVPlan
 from appliance.runtime.kv_policy import KVChoice, choose_kv, wanted_tokens
-from kernels.kv_layout import KVLayout
+from kernels.kv_layout import KVLayout, KVType
 
-LAYOUT = KVLayout(block_size=32, num_kv_heads=2, head_size=64, dtype=torch.bfloat16)
+LAYOUT = KVLayout(block_size=32, num_kv_heads=2, head_size=64, dtype=KVType.BF16)
 
 
 def choose(
@@ -35,7 +34,7 @@ def test_sixteen_bits_stay_while_the_pool_holds_what_is_wanted() -> None:
 def test_a_pool_too_small_becomes_int8_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     choice = choose(1000 * LAYOUT.token_bytes, num_wanted=993)
-    assert (choice.dtype_name, choice.layout.dtype) == ("int8", torch.int8)
+    assert (choice.dtype_name, choice.layout.dtype) == ("int8", KVType.INT8)
     assert choice.plan.num_blocks * 32 > 1.85 * 992
     assert "bf16 would hold 992 tokens of the 993 wanted at once" in caplog.text
 

@@ -14,7 +14,8 @@ from appliance.engine.constraint import ConstraintError
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.model.decoder import ForwardOutputs
 from appliance.runtime.masks import MaskFiller
-from appliance.runtime.sampler import needs_logits, sample
+from appliance.runtime.sampler import sample
+from appliance.runtime.sampling_needs import needs_logits
 
 LOGITS = [5.0, 4.0, 3.0, 2.0, 1.0, 0.5, -1.0]
 

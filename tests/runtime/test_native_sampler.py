@@ -11,11 +11,14 @@ import torch
 from appliance.engine.batch import FailureKind, ScheduledSequence, SequenceOutput
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.formats.gguf import read_gguf
-from appliance.model.decoder import Candidates, ForwardOutputs
+from appliance.model.decoder import ForwardOutputs
 from appliance.runtime.loading import LoadWishes, load_backend
 from appliance.runtime.masks import Mask
 from appliance.runtime.native_sampler import ChoosingBackend, TokenChoice, sample_natively
-from appliance.runtime.sampler import needs_logits, num_candidates, sample
+from appliance.runtime.native_step import NativeOutputs
+from appliance.runtime.sampler import sample
+from appliance.runtime.sampling_needs import needs_logits, num_candidates
+from kernels.cpu.structs import TopTokens
 from oracles.tiny_model import CPU, tiny_model
 
 NUM_ROWS, NUM_TOKENS = 24, 301
@@ -59,12 +62,12 @@ def scheduled(params: SamplingParams, number: int = 0, output: tuple[int, ...] =
 
 def native_outputs(
     rows: torch.Tensor, sequences: Sequence[ScheduledSequence], extra: int = 0
-) -> ForwardOutputs:
+) -> NativeOutputs:
     """What the native step gives: the best tokens, and the logits where somebody needs them."""
     values, ids = rows.topk(max(map(num_candidates, sequences)) + extra)
     is_needed = any(map(needs_logits, sequences))
-    best = Candidates(ids=ids.to(torch.int32), logits=values)
-    return ForwardOutputs(logits=rows.clone() if is_needed else None, hidden=None, candidates=best)
+    best = TopTokens(ids.to(torch.int32).numpy(), values.numpy())
+    return NativeOutputs(best=best, logits=rows.numpy().copy() if is_needed else None, hidden=None)
 
 
 def tokens(outputs: list[SequenceOutput]) -> list[tuple[int, ...]]:
@@ -136,8 +139,19 @@ def test_logprobs_are_those_of_the_row_as_it_was(backend: ChoosingBackend) -> No
     assert output.token_ids == (7,)
     assert output.logprobs is not None
     expected = rows[0].double().log_softmax(-1)
-    assert output.logprobs[0].logprob == pytest.approx(float(expected[7]), abs=1e-4)
+    assert output.logprobs[0].logprob == pytest.approx(float(expected[7]), abs=1e-5)
     assert [token_id for token_id, _ in output.logprobs[0].top] == expected.topk(3).indices.tolist()
+
+
+def test_logprobs_of_tokens_that_are_asked_for_come_in_that_order(backend: ChoosingBackend) -> None:
+    rows = rows_of()[:1]
+    params = SamplingParams(temperature=0.0, num_logprobs=0, scored_token_ids=(300, 0, 7))
+    (output,) = sample_natively(backend, native_outputs(rows, [scheduled(params)]), [scheduled(params)])
+    assert output.logprobs is not None
+    expected = rows[0].double().log_softmax(-1)
+    assert [token_id for token_id, _ in output.logprobs[0].top] == [300, 0, 7]
+    found = [logprob for _, logprob in output.logprobs[0].top]
+    assert found == pytest.approx([float(expected[i]) for i in (300, 0, 7)], abs=1e-5)
 
 
 @dataclass
@@ -166,8 +180,7 @@ def test_a_row_that_is_not_finite_or_may_say_nothing_fails_alone(backend: Choosi
     sequences[1:] = [replace(s, constraint=Unfollowed()) for s in sequences[1:]]
     rows = rows_of()[:4]
     outputs = native_outputs(rows, sequences)
-    assert outputs.candidates is not None
-    outputs.candidates.ids[0] = -1
+    outputs.best.ids[0] = -1
     error = Mask(words=np.zeros(10, np.uint32), error="too much")
     beyond = mask_of(np.array([310]))  # a token that the model has no logit for
     masks = {SequenceId(1): error, SequenceId(2): mask_of(np.array([299])), SequenceId(3): beyond}

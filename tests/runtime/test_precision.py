@@ -8,8 +8,9 @@ import torch
 from appliance.config import KV_DTYPES
 from appliance.errors import BadSetting, NotEnoughMemory
 from appliance.formats.gguf import read_gguf
+from appliance.runtime.device import has_gpu_driver, select_device
 from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
-from appliance.runtime.precision import kv_dtype, select_device, weight_dtype
+from appliance.runtime.precision import kv_dtype, weight_dtype
 from oracles.tiny_model import CPU, tiny_model
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "int8": torch.int8}
@@ -42,9 +43,13 @@ def test_every_kv_type_is_available_and_auto_follows_the_weights(wanted: str, we
 
 
 def test_the_cpu_can_always_be_chosen() -> None:
-    assert select_device("cpu") == CPU
+    assert str(select_device("cpu")) == "cpu"
     expected = "cuda" if torch.cuda.is_available() else "cpu"
     assert select_device("auto").type == expected
+
+
+def test_a_machine_where_torch_sees_a_gpu_has_a_driver() -> None:
+    assert has_gpu_driver() or not torch.cuda.is_available()
 
 
 @pytest.mark.parametrize("wanted", ["", "gpu", "tpu:0", "cuda:x", "mps", "meta", "cpu cuda"])
@@ -81,7 +86,7 @@ def test_a_load_says_what_was_decided(tmp_path: Path) -> None:
     loaded = load(path, precision="bf16", kv_dtype="int8")
     assert (loaded.backend_name, loaded.precision, loaded.kv_dtype) == ("eager", "bf16", "int8")
     assert loaded.weights_bytes == 2 * num_elements
-    assert loaded.backend.kv_layout.dtype == torch.int8
+    assert loaded.backend.kv_layout.is_int8
     assert loaded.backend.device == CPU
     assert load(path).precision == "f32"
 

@@ -12,15 +12,8 @@ from appliance.engine.batch import FailureKind, ScheduledSequence, SequenceOutpu
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.model.decoder import ForwardOutputs
 from appliance.runtime.row_rules import uniform
-from appliance.runtime.sampler import (
-    MAX_CANDIDATES,
-    choose,
-    draw,
-    needs_logits,
-    nucleus_threshold,
-    num_candidates,
-    sample,
-)
+from appliance.runtime.sampler import choose, draw, nucleus_threshold, sample
+from appliance.runtime.sampling_needs import MAX_CANDIDATES, needs_logits, num_candidates
 from oracles.sampling import chi_square, distribution, penalised
 
 LOGITS = (np.random.default_rng(3).standard_normal(40) * 2).tolist()
@@ -304,6 +297,10 @@ def test_what_best_tokens_cannot_answer_asks_for_logits(changes: dict[str, float
     sequence = scheduled(SamplingParams(**changes))
     assert needs_logits(sequence)
     assert num_candidates(sequence) == 1
+
+
+def test_log_probabilities_are_read_of_the_best_tokens() -> None:
+    assert num_candidates(scheduled(SamplingParams(top_k=2, num_logprobs=5))) == 5
 
 
 def test_past_min_tokens_best_tokens_are_enough() -> None:

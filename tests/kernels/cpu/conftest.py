@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from kernels.cpu.abi import GateActivation, HeadNorm, Kind, NormRole, Placement, Role, Source
 from kernels.cpu.build import build
 from kernels.cpu.library import NativeLibrary
 from kernels.cpu.native import NativeConfig, NativeModel, NativeModelBuilder, NativeRope
+from kernels.cpu.pages import NativePages
 from kernels.cpu.structs import NativeBatch, SomeLayers
-from kernels.kv_layout import KVLayout, KVOrder, LayerKV
+from kernels.kv_layout import KVLayout, KVOrder, KVType
 
 Array = np.ndarray
 
@@ -220,23 +220,24 @@ class Network:
         return s.logit_softcap * np.tanh(logits / s.logit_softcap) if s.logit_softcap else logits
 
 
-def make_pages(shape: Shape, num_blocks: int, block_size: int = 16, is_int8: bool = False) -> list[LayerKV]:
+def make_pages(
+    shape: Shape, num_blocks: int, block_size: int = 16, is_int8: bool = False
+) -> list[NativePages]:
     """Pages full of what must never reach a result: not-a-number, or the largest values."""
-    dtype = torch.int8 if is_int8 else torch.bfloat16
     layout = KVLayout(
         block_size=block_size,
         num_kv_heads=shape.num_kv_heads,
         head_size=shape.head_size,
-        dtype=dtype,
+        dtype=KVType.INT8 if is_int8 else KVType.BF16,
         order=KVOrder.BKSD,
     )
-    size, poison = layout.shape(num_blocks), 127 if is_int8 else float("nan")
+    size, poison = layout.shape(num_blocks), 127 if is_int8 else 0x7FC0
     layers = []
     for _ in range(shape.num_layers):
-        scales = [torch.full(size[:3], float("nan")) if is_int8 else None for _ in range(2)]
-        keys, values = (torch.full(size, poison, dtype=dtype) for _ in range(2))
+        scales = [np.full(size[:3], np.nan, np.float32) if is_int8 else None for _ in range(2)]
+        keys, values = (np.full(size, poison, np.int8 if is_int8 else np.uint16) for _ in range(2))
         layers.append(
-            LayerKV(layout=layout, keys=keys, values=values, key_scales=scales[0], value_scales=scales[1])
+            NativePages(layout=layout, keys=keys, values=values, key_scales=scales[0], value_scales=scales[1])
         )
     return layers
 
@@ -279,7 +280,7 @@ class Rig:
 
     network: Callable[..., Network] = Network
     shape: type[Shape] = Shape
-    pages: Callable[..., list[LayerKV]] = make_pages
+    pages: Callable[..., list[NativePages]] = make_pages
     batch: Callable[..., NativeBatch] = make_batch
     logits: Callable[..., Array] = run_logits
     blocks: Callable[..., tuple[Array, Array]] = random_blocks

@@ -1,30 +1,42 @@
 """Memory for KV pages."""
 
+import numpy as np
 import psutil
 import pytest
-import torch
 
 from kernels.cpu.pages import allocate_pages
-from kernels.kv_layout import KVLayout, KVOrder
+from kernels.kv_layout import KVLayout, KVOrder, KVType
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
-def test_pages_are_zero_apart_and_of_the_layouts_shape(dtype: torch.dtype):
-    layout = KVLayout(block_size=16, num_kv_heads=3, head_size=16, dtype=dtype, order=KVOrder.BKSD)
+def layout_of(dtype: KVType, block_size: int = 16, head_size: int = 16) -> KVLayout:
+    return KVLayout(
+        block_size=block_size, num_kv_heads=3, head_size=head_size, dtype=dtype, order=KVOrder.BKSD
+    )
+
+
+@pytest.mark.parametrize("dtype", [KVType.BF16, KVType.INT8])
+def test_pages_are_zero_apart_and_of_the_layouts_shape(dtype: KVType):
+    layout = layout_of(dtype)
     layers = allocate_pages(layout, 5, 2)
-    tensors = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
-    assert all(tensor.shape == layout.shape(5) and tensor.is_contiguous() for tensor in tensors)
-    for i, tensor in enumerate(tensors):
-        tensor.fill_(i + 1)
-    assert [tensor.unique().tolist() for tensor in tensors] == [[1], [2], [3], [4]]
-    assert layers[0].keys.data_ptr() % (2 << 20) == 0
-    assert all((layer.key_scales is None) == (dtype != torch.int8) for layer in layers)
+    assert all(array.shape == layout.shape(5) for layer in layers for array in (layer.keys, layer.values))
+    arrays = [array for layer in layers for array in layer.arrays()]
+    assert len(arrays) == (8 if dtype is KVType.INT8 else 4)
+    assert all(array.flags.c_contiguous and array.ctypes.data % 64 == 0 for array in arrays)
+    assert not any(array.any() for array in arrays)
+    for i, array in enumerate(arrays):
+        array.fill(i + 1)
+    assert [np.unique(array).tolist() for array in arrays] == [[i + 1] for i in range(len(arrays))]
+    assert layers[0].keys.ctypes.data % (2 << 20) == 0
+
+
+def test_elements_that_the_library_does_not_read_are_refused():
+    with pytest.raises(KeyError, match="float32"):
+        allocate_pages(layout_of(KVType.F32), 1, 1)
 
 
 def test_a_pool_far_larger_than_its_use_costs_no_memory():
-    layout = KVLayout(block_size=64, num_kv_heads=4, head_size=64, dtype=torch.bfloat16, order=KVOrder.BKSD)
     before = psutil.Process().memory_info().rss
-    layers = allocate_pages(layout, 1 << 11, 16)  # 2 GiB
-    layers[-1].values[-1].fill_(1.0)
-    assert layers[-1].values[-1].sum() == layers[-1].values[-1].numel()
+    layers = allocate_pages(layout_of(KVType.BF16, block_size=64, head_size=64), 1 << 11, 21)  # 2 GiB
+    layers[-1].values[-1].fill(1)
+    assert layers[-1].values[-1].sum() == layers[-1].values[-1].size
     assert psutil.Process().memory_info().rss - before < 64 << 20

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.attention.gpu_decode import choose_splits, start_decode
-from kernels.kv_layout import KVLayout, KVOrder
+from kernels.kv_layout import KVLayout, KVOrder, KVType
 from kernels.ops import AttentionParams, Ops
 from kernels.tables import reference_ops
 from oracles.attention_scene import AttentionScene, attention_scene
@@ -36,7 +36,7 @@ def make_layout(
         block_size=block_size,
         num_kv_heads=num_kv_heads,
         head_size=head_size,
-        dtype=kv_dtype,
+        dtype=KVType.of(kv_dtype),
         order=order,
     )
 

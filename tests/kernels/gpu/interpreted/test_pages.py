@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.kv_layout import KVLayout, KVOrder, LayerKV
+from kernels.kv_layout import KVLayout, KVOrder, KVType, LayerKV
 from kernels.ops import Ops
 from kernels.tables import reference_ops
 from oracles.attention_scene import fenced_layer
@@ -59,7 +59,9 @@ def test_turned_and_written_tokens_equal_the_references(
     dtype: torch.dtype,
 ) -> None:
     kv_dtype = torch.int8 if is_int8 else dtype
-    layout = KVLayout(block_size=block_size, num_kv_heads=2, head_size=head_size, dtype=kv_dtype, order=order)
+    layout = KVLayout(
+        block_size=block_size, num_kv_heads=2, head_size=head_size, dtype=KVType.of(kv_dtype), order=order
+    )
     fences, num_blocks = Fences(), -(-num_tokens // block_size) + 1
     layers = [fenced_layer(poisoned_layer(layout, num_blocks), fences) for _ in range(3)]
     heads = fences.around(random(rng, num_tokens, 10, head_size, dtype=dtype))
@@ -80,7 +82,7 @@ def test_turned_and_written_tokens_equal_the_references(
 
 
 def test_a_head_of_zeros_has_the_scale_zero(ops: Ops) -> None:
-    layout = KVLayout(block_size=16, num_kv_heads=1, head_size=64, dtype=torch.int8)
+    layout = KVLayout(block_size=16, num_kv_heads=1, head_size=64, dtype=KVType.INT8)
     layer = poisoned_layer(layout, 1)
     zeros = torch.zeros(16, 1, 64, dtype=torch.float16)
     ops.write_kv(zeros, zeros, torch.arange(16), layer)
@@ -94,7 +96,7 @@ def test_copied_blocks_equal_their_sources_and_no_other_changes(
     ops: Ops, rng, is_int8: bool, order: KVOrder, dtype: torch.dtype
 ) -> None:
     kv_dtype = torch.int8 if is_int8 else dtype
-    layout = KVLayout(block_size=16, num_kv_heads=3, head_size=80, dtype=kv_dtype, order=order)
+    layout = KVLayout(block_size=16, num_kv_heads=3, head_size=80, dtype=KVType.of(kv_dtype), order=order)
     fences = Fences()
     layer = fenced_layer(poisoned_layer(layout, 5), fences)
     key, value = random(rng, 80, 3, 80, dtype=dtype), random(rng, 80, 3, 80, dtype=dtype)
