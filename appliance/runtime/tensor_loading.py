@@ -30,6 +30,7 @@ def why_not_cuda(device: Device) -> str | None:
 def load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
     """Load onto a GPU. Raises what `load_backend` raises."""
     device = torch.device(str(wishes.device) if wishes.device.type == "cuda" else "cuda")
+    torch.set_num_threads(wishes.num_threads)
     architecture, config = read_config(file, wishes.served_context, wishes.rope)
     check_names(wishes.precision_map, config.num_layers)
     demands = cuda_loading.CudaDemands(
