@@ -1,5 +1,9 @@
 """Memory for KV pages."""
 
+import re
+import sys
+from pathlib import Path
+
 import numpy as np
 import psutil
 import pytest
@@ -40,3 +44,15 @@ def test_a_pool_far_larger_than_its_use_costs_no_memory():
     layers[-1].values[-1].fill(1)
     assert layers[-1].values[-1].sum() == layers[-1].values[-1].size
     assert psutil.Process().memory_info().rss - before < 64 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
+def test_what_users_wrote_is_in_a_mapping_of_its_own_that_no_core_dump_holds():
+    layout = layout_of(KVType.BF16, block_size=64, head_size=64)
+    (layer,) = allocate_pages(layout, 1 << 9, 1)
+    address = layer.keys.ctypes.data
+    table = Path("/proc/self/smaps").read_text(encoding="utf-8")
+    mappings = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) .*?^VmFlags: (.*?)$", table, re.MULTILINE | re.DOTALL)
+    ((start, end, flags),) = [m for m in mappings if int(m[0], 16) <= address < int(m[1], 16)]
+    assert "dd" in flags.split()
+    assert int(end, 16) - int(start, 16) < layer.keys.nbytes + layer.values.nbytes + (4 << 20)
