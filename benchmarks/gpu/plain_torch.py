@@ -1,4 +1,4 @@
-"""The same network in plain torch, to compare with: cuBLAS, SDPA, contiguous caches."""
+"""The same network in plain torch, to compare with: cuBLAS, SDPA, contiguous caches, layers compiled."""
 
 from collections.abc import Callable
 
@@ -13,15 +13,21 @@ from kernels.ops import LinearWeight
 
 
 class PlainLlama:
-    """Decode over caches of one length, and prompts from nothing. Dense weights only."""
+    """Decode over caches of one length, and prompts from nothing. Dense weights only.
 
-    def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
+    `compiler` names what torch.compile makes of a layer, the same for all of them; None for none.
+    """
+
+    def __init__(self, config: ModelConfig, weights: DecoderWeights, *, compiler: str | None = None) -> None:
         self._config = config
         self._weights = weights
         device = weights.embedding.device
         assert config.ropes[0] is not None
         self._frequencies = torch.tensor(inverse_frequencies(config.ropes[0]), device=device)
         self._caches: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._run_layer = self._layer
+        if compiler is not None:
+            self._run_layer = torch.compile(self._layer, backend=compiler, dynamic=False, fullgraph=True)
 
     def allocate(self, batch: int, context: int) -> None:
         shape = (batch, self._config.num_kv_heads, context, self._config.head_size)
@@ -45,41 +51,59 @@ class PlainLlama:
         positions = torch.arange(first, first + num, device=token_ids_BT.device)
         cos, sin = rope_tables(positions, self._frequencies, 1.0)
         x = functional.embedding(token_ids_BT, weights.embedding)
-        for index, layer in enumerate(weights.layers):
-            normed = self._norm(x, layer.attention_norm)
-            x = x + _linear(self._attend(_linear(normed, layer.qkv), index, first, (cos, sin)), layer.output)
-            gate, up = _linear(self._norm(x, layer.feed_forward_norm), layer.gate_up).chunk(2, -1)
-            x = x + _linear(functional.silu(gate) * up, layer.down)
-        logits = _linear(self._norm(x[:, -1], weights.final_norm), weights.head)
+        for layer, caches in zip(weights.layers, self._caches, strict=True):
+            norms = layer.attention_norm, layer.feed_forward_norm
+            matrices = [_dense(m) for m in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+            x = self._run_layer(x, norms, matrices, caches, (cos, sin), first)
+        logits = functional.linear(self._norm(x[:, -1], weights.final_norm), _dense(weights.head))
         assert logits.shape[-1] == config.vocab_size
         return logits.argmax(-1)
+
+    def _layer(
+        self,
+        x: torch.Tensor,
+        norms: tuple[torch.Tensor | None, torch.Tensor | None],
+        matrices: list[torch.Tensor],
+        caches: tuple[torch.Tensor, torch.Tensor],
+        tables: tuple[torch.Tensor, torch.Tensor],
+        first: int,
+    ) -> torch.Tensor:
+        qkv, output, gate_up, down = matrices
+        heads = functional.linear(self._norm(x, norms[0]), qkv)
+        x = x + functional.linear(self._attend(heads, caches, first, tables), output)
+        gate, up = functional.linear(self._norm(x, norms[1]), gate_up).chunk(2, -1)
+        return x + functional.linear(functional.silu(gate) * up, down)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
         assert weight is not None
         return functional.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), self._config.norm_eps)
 
     def _attend(
-        self, qkv: torch.Tensor, index: int, first: int, tables: tuple[torch.Tensor, torch.Tensor]
+        self,
+        qkv: torch.Tensor,
+        caches: tuple[torch.Tensor, torch.Tensor],
+        first: int,
+        tables: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
         config = self._config
         batch, num, _ = qkv.shape
         heads = qkv.view(batch, num, -1, config.head_size).transpose(1, 2)
         query, key, value = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
         query, key = _turn(query, tables), _turn(key, tables)
-        if self._caches:
-            keys, values = self._caches[index]
-            keys[:, :, first : first + num] = key
-            values[:, :, first : first + num] = value
-            key, value = keys[:, :, : first + num], values[:, :, : first + num]
+        keys, values = caches
+        keys[:, :, first : first + num] = key
+        values[:, :, first : first + num] = value
+        key, value = keys[:, :, : first + num], values[:, :, : first + num]
         out = functional.scaled_dot_product_attention(
             query, key, value, is_causal=num > 1, enable_gqa=config.num_groups > 1
         )
         return out.transpose(1, 2).flatten(2)
 
 
-def _linear(x: torch.Tensor, weight: object) -> torch.Tensor:
+def _dense(weight: object) -> torch.Tensor:
     assert isinstance(weight, LinearWeight)
-    return functional.linear(x, weight.weight, weight.bias)
+    assert weight.bias is None
+    return weight.weight
 
 
 def _turn(x: torch.Tensor, tables: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

@@ -15,9 +15,14 @@ class CheckPlan:
     config: ModelConfig
     dtype: torch.dtype
     precisions: tuple[str, ...]
+    library_precisions: tuple[str, ...]  # by bitsandbytes, where it is there; few cells of them
+    compiled_cells: tuple[tuple[int, int], ...]  # (batch, context) of plain torch under torch.compile
+    compiler: str
     batches: tuple[int, ...]
     contexts: tuple[int, ...]
     prompts: tuple[int, ...]
+    engine_batches: tuple[int, ...]
+    engine_steps: int
     num_requests: int
     repeats: int
     copy_bytes: int
@@ -56,9 +61,14 @@ def gpu_plan() -> CheckPlan:
         ),
         dtype=torch.bfloat16,
         precisions=("bf16", "int8", "int4"),
+        library_precisions=("nf4", "llm.int8"),
+        compiled_cells=((1, 512), (64, 512)),
+        compiler="inductor",
         batches=(1, 8, 32, 64, 128),
         contexts=(512, 4096),
         prompts=(512, 4096, 16_384),
+        engine_batches=(1, 64),
+        engine_steps=64,
         num_requests=10_000,
         repeats=5,
         copy_bytes=2**30,
@@ -74,9 +84,14 @@ def tiny_plan() -> CheckPlan:
         config=llama(num_layers=2, hidden=64, inner=96, heads=4, kv_heads=2, head_size=16, vocab=100),
         dtype=torch.float32,
         precisions=("bf16", "int8", "int4"),
+        library_precisions=("nf4", "llm.int8"),
+        compiled_cells=((3, 20),),
+        compiler="eager",  # what traces the network, without what compiles it
         batches=(1, 3),
         contexts=(20,),
         prompts=(33,),
+        engine_batches=(1, 3),
+        engine_steps=4,
         num_requests=12,
         repeats=1,
         copy_bytes=2**20,

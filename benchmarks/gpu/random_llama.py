@@ -6,7 +6,9 @@ import torch
 
 from appliance.model.config import ModelConfig
 from appliance.model.decoder import DecoderWeights, LayerWeights
-from appliance.runtime.weight_packing import int4_packing, int8_packing
+from appliance.runtime.bitsandbytes_packing import bitsandbytes_packing
+from appliance.runtime.precision import BITSANDBYTES
+from appliance.runtime.weight_packing import Packing, int4_packing, int8_packing
 from kernels.ops import AnyWeight, LinearWeight
 
 _ROWS_AT_ONCE = 2048
@@ -15,10 +17,11 @@ _ROWS_AT_ONCE = 2048
 def random_weights(
     config: ModelConfig, precision: str, dtype: torch.dtype, device: torch.device
 ) -> DecoderWeights:
+    """Raises BadSetting where a precision needs a library that is not there."""
     generator = torch.Generator(device=device).manual_seed(0)
     hidden, inner = config.hidden_size, config.intermediate_size
     query_size, kv_size = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
-    packing = {"int8": int8_packing, "int4": int4_packing}.get(precision)
+    packing = _packing(precision, dtype)
 
     def chunks(num_out: int, num_in: int) -> Iterator[torch.Tensor]:
         for first in range(0, num_out, _ROWS_AT_ONCE):
@@ -31,7 +34,7 @@ def random_weights(
     def matrix(num_out: int, num_in: int) -> AnyWeight:
         if packing is None:
             return LinearWeight(weight=dense(num_out, num_in))
-        return packing(dtype)(chunks(num_out, num_in), None)
+        return packing(chunks(num_out, num_in), None)
 
     def layer() -> LayerWeights:
         return LayerWeights(
@@ -49,6 +52,13 @@ def random_weights(
         final_norm=torch.ones(hidden, device=device),
         head=LinearWeight(weight=dense(config.vocab_size, hidden)),
     )
+
+
+def _packing(precision: str, dtype: torch.dtype) -> Packing | None:
+    if precision in BITSANDBYTES:
+        return bitsandbytes_packing(precision, dtype)
+    makers = {"int8": int8_packing, "int4": int4_packing}
+    return makers[precision](dtype) if precision in makers else None
 
 
 def step_weight_bytes(weights: DecoderWeights) -> int:

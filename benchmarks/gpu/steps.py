@@ -10,12 +10,14 @@ import torch
 from appliance.model.decoder import DecoderWeights, ForwardInputs
 from appliance.runtime.cuda import CudaBackend, cuda_kv_layout
 from appliance.runtime.graph_capture import CudaGraphCapture
+from appliance.runtime.kv_cache import allocate_kv
 from appliance.runtime.rehearsal import largest_prompt
 from benchmarks.gpu.plain_torch import PlainLlama, recorded
 from benchmarks.gpu.plan import CheckPlan
 from benchmarks.gpu.random_llama import step_weight_bytes
 from benchmarks.gpu.timing import median_s
-from kernels.ops import Ops, RaggedQueries
+from kernels.ops import AttentionParams, Ops, RaggedQueries
+from kernels.work import attention_prefill
 
 Row = dict[str, object]
 
@@ -55,10 +57,16 @@ def decode_inputs(batch: int, context: int, block_size: int) -> ForwardInputs:
 
 
 def our_decode_rows(
-    plan: CheckPlan, weights: DecoderWeights, ops: Ops, precision: str, copy_rate: float
+    plan: CheckPlan,
+    weights: DecoderWeights,
+    ops: Ops,
+    precision: str,
+    copy_rate: float,
+    *,
+    graphs: tuple[bool, ...] = (True, False),
 ) -> Iterator[Row]:
     """Milliseconds of a decode step with and without graphs, and its share of the copy bandwidth."""
-    for has_graphs in (True, False) if plan.is_gpu else (False,):
+    for has_graphs in graphs if plan.is_gpu else (False,):
         backend = make_backend(plan, weights, ops, has_graphs=has_graphs)
         layout = backend.kv_layout
         block_bytes = layout.token_bytes * layout.block_size * plan.config.num_layers
@@ -102,6 +110,36 @@ def our_prefill_rows(
     backend.detach_kv()
 
 
+def attention_rows(plan: CheckPlan, ops: Ops, matmul: float) -> Iterator[Row]:
+    """One layer's attention over whole prompts, and its share of the measured matmul rate."""
+    config, layout = plan.config, cuda_kv_layout(plan.config, plan.dtype)
+    for num_tokens in plan.prompts:
+        num_blocks = -(-num_tokens // layout.block_size)
+        (layer,) = allocate_kv(layout, num_layers=1, num_blocks=num_blocks, device=plan.device)
+        query = torch.randn(num_tokens, config.num_heads, config.head_size, device=plan.device).to(plan.dtype)
+        ragged = RaggedQueries(
+            query_starts=torch.tensor([0, num_tokens], dtype=torch.int32),
+            context_lens=torch.tensor([num_tokens], dtype=torch.int32),
+            block_tables=torch.arange(num_blocks, dtype=torch.int32)[None],
+            host_query_starts=(0, num_tokens),
+            host_context_lens=(num_tokens,),
+        ).to(plan.device)
+        params = AttentionParams(scale=config.query_scale)
+        seconds = median_s(partial(ops.attention, query, layer, ragged, params), plan)
+        work = attention_prefill(
+            num_tokens, num_tokens, config.num_heads, config.num_kv_heads, config.head_size, "bf16"
+        )
+        yield {
+            "what": "attention",
+            "by": "ours, bf16",
+            "batch": 1,
+            "context": num_tokens,
+            "ms": seconds * 1e3,
+            "tokens_per_s": num_tokens / seconds,
+            "share_of_matmul": work.operations / seconds / matmul,
+        }
+
+
 def plain_rows(plan: CheckPlan, weights: DecoderWeights, copy_rate: float, matmul: float) -> Iterator[Row]:
     """The same in plain torch, bf16; cells that its contiguous caches do not fit are left out."""
     plain = PlainLlama(plan.config, weights)
@@ -116,6 +154,13 @@ def plain_rows(plan: CheckPlan, weights: DecoderWeights, copy_rate: float, matmu
         yield _prefill_row(plan, "plain torch, bf16", num_tokens, seconds, matmul)
 
 
+def compiled_rows(plan: CheckPlan, weights: DecoderWeights, copy_rate: float) -> Iterator[Row]:
+    """Decode in plain torch with layers under torch.compile. Takes what compiles on the host, too."""
+    plain = PlainLlama(plan.config, weights, compiler=plan.compiler)
+    for batch, context in plan.compiled_cells:
+        yield from _plain_decode_rows(plan, plain, batch, context, copy_rate, weights, name="compiled torch")
+
+
 def _plain_decode_rows(
     plan: CheckPlan,
     plain: PlainLlama,
@@ -123,6 +168,8 @@ def _plain_decode_rows(
     context: int,
     copy_rate: float,
     weights: DecoderWeights,
+    *,
+    name: str = "plain torch",
 ) -> Iterator[Row]:
     plain.allocate(batch, context)
     ids = torch.zeros(batch, dtype=torch.int64, device=plan.device)
@@ -135,7 +182,7 @@ def _plain_decode_rows(
         seconds = median_s(run, plan)
         yield {
             "what": "decode",
-            "by": f"plain torch, bf16, graphs {graphs}",
+            "by": f"{name}, bf16, graphs {graphs}",
             "batch": batch,
             "context": context,
             "ms": seconds * 1e3,

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.gpu.bars import verdicts
+from benchmarks.gpu.check import GpuCheck
 from benchmarks.gpu.kernel_checks import check_kernels
 from benchmarks.gpu.plan import tiny_plan
 from kernels.ops import Ops
@@ -55,13 +57,18 @@ def test_the_whole_plan_runs_with_nothing_but_torch(tmp_path: Path) -> None:
     assert {field.name for field in fields(Ops)} == checked, "an operation has no check in benchmarks/gpu"
     assert all(error < 1e-2 for error in found["kernels"].values())
     assert {(row["what"], row["by"].split(",")[0]) for row in found["steps"]} == {
+        ("attention", "ours"),
         ("decode", "ours"),
         ("prefill", "ours"),
+        ("engine", "ours"),
         ("decode", "plain torch"),
         ("prefill", "plain torch"),
+        ("decode", "compiled torch"),
     }
     assert {row["by"].split(", ")[1] for row in found["steps"]} == {"bf16", "int8", "int4"}
     assert found["requests"]["num_finished"] == 12
+    assert found["left_out"].keys() == {"nf4", "llm.int8"}, "what needs a library that is not there is named"
+    assert {text for _, _, text in found["bars"].values()} == {"not measured"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a card")
@@ -70,6 +77,52 @@ def test_without_a_card_it_says_so_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("there is nothing to check: ")
     assert not (tmp_path / "none.json").exists()
+
+
+def row(what: str, by: str, batch: int, context: int, **found: float) -> dict[str, object]:
+    return {"what": what, "by": by, "batch": batch, "context": context, **found}
+
+
+def test_promises_are_judged_by_the_rows_of_one_run() -> None:
+    rows = [
+        row("decode", "ours, bf16, graphs on", 1, 512, ms=4.0, share_of_copy=0.9),
+        row("decode", "ours, bf16, graphs off", 1, 512, ms=6.0),
+        row("decode", "ours, int8, graphs on", 1, 512, ms=2.0, share_of_copy=0.7),
+        row("decode", "ours, int8, graphs off", 1, 512, ms=2.4),
+        row("decode", "ours, bf16, graphs on", 64, 512, ms=6.0, tokens_per_s=10_666.0),
+        row("decode", "ours, int8, graphs on", 64, 512, ms=6.6, tokens_per_s=9_697.0),
+        row("attention", "ours, bf16", 1, 4096, ms=1.0, share_of_matmul=0.55),
+    ]
+    found = {v.promise: (v.found, v.text) for v in verdicts(rows)}
+    assert list(found.values()) == [
+        (0.7, "miss"),
+        (0.9, "pass"),
+        (pytest.approx(1.2), "miss"),
+        (2.0, "pass"),
+        (pytest.approx(6.0 / 6.6), "miss"),
+        (0.55, "pass"),
+        (10_666.0, "pass"),
+    ]
+
+
+def test_a_section_that_fails_costs_no_other_and_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("an illegal address\nand more")
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried")
+
+    monkeypatch.setattr("benchmarks.gpu.check.plain_rows", broken)
+    monkeypatch.setattr("benchmarks.gpu.check.run_requests", full)
+    plan = replace(tiny_plan(), precisions=("bf16",), library_precisions=())
+    check = GpuCheck(plan, reference_ops(), tmp_path / "found.json")
+    check.run()
+    found = json.loads((tmp_path / "found.json").read_text("utf-8"))
+    assert any("an illegal address" in problem for problem in found["problems"])
+    assert found["left_out"]["requests"].startswith("does not fit on this card: CUDA out of memory")
+    assert any(row["what"] == "engine" for row in found["steps"])
 
 
 def test_a_wrong_operation_is_named() -> None:
