@@ -52,6 +52,15 @@ def quantize_tokens(T: int, size: int) -> Work:
     return Work(num_bytes=T * size * (NARROW + 1))
 
 
+def embed(T: int, H: int) -> Work:
+    """One row of the table for each token, in and out."""
+    return Work(num_bytes=2 * T * H * NARROW)
+
+
+def rms_norm(T: int, H: int) -> Work:
+    return Work(num_bytes=2 * T * H * NARROW)
+
+
 def add_rms_norm(T: int, H: int) -> Work:
     """x in, residual in and out, norm out."""
     return Work(num_bytes=T * H * (2 * NARROW + 2 * WIDE))
@@ -71,6 +80,15 @@ def rope_write_kv(T: int, N: int, K: int, D: int, kv: str) -> Work:
     return Work(num_bytes=T * ((2 * N + 2 * K) * D * NARROW + pages))
 
 
+def rope(T: int, N: int, D: int) -> Work:
+    """Heads in and out; cosines and sines stay in the cache."""
+    return Work(num_bytes=2 * T * N * D * NARROW)
+
+
+def write_kv(T: int, K: int, D: int, kv: str) -> Work:
+    return Work(num_bytes=T * 2 * K * (D * NARROW + _head_bytes(D, kv)))
+
+
 def copy_blocks(C: int, block_size: int, K: int, D: int, kv: str) -> Work:
     return Work(num_bytes=2 * C * block_size * 2 * K * _head_bytes(D, kv))
 
@@ -79,6 +97,12 @@ def attention_decode(S: int, context: int, N: int, K: int, D: int, kv: str) -> W
     """S sequences of one new token and equal contexts."""
     pages = S * context * 2 * K * _head_bytes(D, kv)
     return Work(num_bytes=pages + 2 * S * N * D * NARROW, operations=4 * S * context * N * D)
+
+
+def attention_reduce(S: int, num_splits: int, N: int, D: int) -> Work:
+    """What splits of contexts leave in float32, a sum of exponentials each, merged; their writing included."""
+    partial = S * N * num_splits * (D + 1) * WIDE
+    return Work(num_bytes=2 * partial + S * N * D * NARROW, operations=2 * S * N * num_splits * D)
 
 
 def attention_prefill(T: int, context: int, N: int, K: int, D: int, kv: str) -> Work:

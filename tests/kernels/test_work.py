@@ -1,5 +1,8 @@
 """Bytes and operations on paper against tensors that exist, and the document against the functions."""
 
+import re
+from dataclasses import fields
+
 import torch
 
 from benchmarks import roofline
@@ -7,6 +10,7 @@ from kernels import work
 from kernels.int4_weight import quantize_int4
 from kernels.int8_weight import pack_int8
 from kernels.kv_layout import KVLayout, KVType
+from kernels.ops import Ops
 
 
 def test_a_weights_bytes_are_those_of_its_tensors() -> None:
@@ -42,3 +46,8 @@ def test_the_document_holds_what_the_functions_say_now() -> None:
     text = roofline.DOCUMENT.read_text("utf-8")
     assert roofline.BEGIN + roofline.report() + roofline.END in text
     assert "predictions" in text.split(roofline.BEGIN)[0].rsplit("##", 1)[1]
+
+
+def test_every_operation_has_its_line_in_the_table() -> None:
+    named = " ".join(name for name, _ in roofline.kernel_rows())
+    assert {field.name for field in fields(Ops)} <= set(re.findall(r"\w+", named))
