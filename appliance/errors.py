@@ -176,12 +176,20 @@ class BadSetting(ApplianceError):
     exit_code = 2
 
 
+class NoUsableGpu(BadSetting):
+    """A GPU is asked for by name and cannot be used: no card, no driver, an old one of either."""
+
+
 class NotEnoughMemory(ApplianceError):
     """The model and the smallest useful KV pool do not fit. Says what is needed, free, and would fit."""
 
     kind = ErrorKind.UNAVAILABLE
     code = "not_enough_memory"
     exit_code = 7
+
+
+class NotEnoughGpuMemory(NotEnoughMemory):
+    """The same of a card, whose memory other programs may hold for now."""
 
 
 class PortTaken(ApplianceError):

@@ -20,7 +20,7 @@ from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.engine.swap_space import HostMemory
-from appliance.errors import BadSetting
+from appliance.errors import BadSetting, NotEnoughGpuMemory, NotEnoughMemory
 from appliance.formats.model_file import open_model_file
 from appliance.matrix_losses import by_layer, read_losses
 from appliance.model.rope_override import RopeOverride
@@ -59,11 +59,28 @@ def load_model(
 ) -> ResidentModel:
     """Load a model file and start its engine. `room` is what it must leave to other models.
 
-    Raises BadModelFile, UnsupportedModel, BadSetting or NotEnoughMemory.
+    Raises BadModelFile, UnsupportedModel, BadSetting or NotEnoughMemory; of a card NoUsableGpu and
+    NotEnoughGpuMemory.
     """
+    device = select_device(settings.device)
+    try:
+        return _load_onto(device, settings, found, report, room, rope)
+    except NotEnoughMemory as error:
+        if device.type != "cuda":
+            raise
+        raise NotEnoughGpuMemory(error.message, param=error.param) from error
+
+
+def _load_onto(
+    device: Device,
+    settings: Settings,
+    found: ModelFile,
+    report: Report,
+    room: Room,
+    rope: RopeOverride | None,
+) -> ResidentModel:
     started_s = time.monotonic()
     num_threads = settings.threads or usable_threads()
-    device = select_device(settings.device)
     report(f"loading {found.path.name}", None)
     with open_model_file(found.path) as file:
         tokenizer = read_tokenizer(file, paths.cache_dir() / "tokenizers")

@@ -11,7 +11,7 @@ from appliance import desktop
 from appliance.catalog import Catalog, printable
 from appliance.commands.settings_args import settings_file_of, settings_from
 from appliance.config import Settings
-from appliance.errors import PortTaken
+from appliance.errors import NotEnoughGpuMemory, NoUsableGpu, PortTaken
 from appliance.first_run import welcome
 from appliance.logs import configure_logs
 from appliance.model_overrides import ModelOverrides
@@ -93,15 +93,22 @@ def _serve_headless(appliance: Appliance, settings: Settings, *, is_desktop: boo
         if appliance.is_drained():
             return 0
     if appliance.failure is not None:
+        if isinstance(appliance.failure, NoUsableGpu | NotEnoughGpuMemory) and not is_desktop:
+            _say("Not ready for want of a GPU; /health tells why, until this is stopped")
+            _wait_for_end(appliance)
         appliance.stop()
         if is_desktop:
             desktop.show_failure(appliance.failure.message)
         return appliance.failure.exit_code
     if appliance.model_id is not None:
         _say(f"Ready: point OpenAI clients at {appliance.url}/v1, model {printable(appliance.model_id)}")
+    _wait_for_end(appliance)
+    return 0
+
+
+def _wait_for_end(appliance: Appliance) -> None:
     while not appliance.wait_drained(_IDLE_POLL_S):
         pass
-    return 0
 
 
 def _open_page(url: str) -> None:

@@ -222,14 +222,20 @@ def open_backend(
             step_tokens=demands.step_tokens, free_bytes=lambda: torch.cuda.mem_get_info(device)[0]
         )
     except torch.OutOfMemoryError as error:
-        raise NotEnoughMemory(
-            f"{plan.precision} weights take {human_size(plan.weights_bytes)} and leave too little to compute "
-            f"{demands.max_sequences} sequences and {demands.step_tokens} tokens at once; lower "
-            f"--max-sequences to {max(1, demands.max_sequences // 4)} and --step-tokens to "
-            f"{max(16, demands.step_tokens // 2)}, or choose --precision int4"
-        ) from error
+        raise NotEnoughMemory(_too_little_for_steps(plan, demands)) from error
     logger.info("GPU memory: the largest steps and all decode graphs took %s", human_size(workspace_bytes))
     return backend, workspace_bytes
+
+
+def _too_little_for_steps(plan: CudaPlan, demands: CudaDemands) -> str:
+    narrower = [name for name in _LADDER if _MATRIX_BYTES[name] < _MATRIX_BYTES[plan.precision]]
+    choice = f"--precision {narrower[0]}" if narrower else "a smaller model"
+    return (
+        f"{plan.precision} weights take {human_size(plan.weights_bytes)} and leave too little to compute "
+        f"{demands.max_sequences} sequences and {demands.step_tokens} tokens at once; lower "
+        f"--max-sequences to {max(1, demands.max_sequences // 4)} and --step-tokens to "
+        f"{max(16, demands.step_tokens // 2)}, or choose {choice}"
+    )
 
 
 def _keep_kernels_in(folder: Path) -> None:

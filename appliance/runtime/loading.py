@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.errors import BadSetting, NotEnoughMemory
+from appliance.errors import BadSetting, NotEnoughMemory, NoUsableGpu
 from appliance.model.config import ModelConfig
 from appliance.model.rope_override import RopeOverride
 from appliance.precision_map import EMPTY_MAP, PrecisionMap, check_names
@@ -85,7 +85,7 @@ def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
         if trouble is None:
             return load_cuda(file, wishes, report)
         if wishes.backend == "cuda":
-            raise BadSetting(f"--backend cuda cannot run: {trouble}", param="backend")
+            raise NoUsableGpu(f"--backend cuda cannot run: {trouble}", param="backend")
         logger.warning("using the eager backend, which is several times slower: %s", trouble)
     if wishes.backend == "cpu" and wishes.device.type != "cpu":
         raise BadSetting(f"--backend cpu does not run on --device {wishes.device}", param="backend")

@@ -1,10 +1,14 @@
 """From the words a user writes for precision to element types. Knows one machine's abilities, no model."""
 
+import logging
+
 import torch
 
-from appliance.errors import BadSetting
+from appliance.errors import BadSetting, NoUsableGpu
+from appliance.runtime.gpu_device import read_gpu, why_no_gpu
 from appliance.runtime.precision_names import BITSANDBYTES, INT8
 
+logger = logging.getLogger(__name__)
 _DENSE = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -35,18 +39,26 @@ def kv_dtype(wanted: str, weights: str) -> tuple[str, torch.dtype]:
 
 
 def torch_device(wanted: str) -> torch.device:
-    """Return the torch device of that name. Raises BadSetting when there is none."""
+    """Return the torch device of that name. Raises BadSetting for no name of one, NoUsableGpu for no card.
+
+    `auto` is the CPU where no card can be used, and says why: who asks has found a driver for one.
+    """
     if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        logger.warning("the CPU serves: %s", why_no_gpu(read_gpu(torch.device("cuda"))))
+        return torch.device("cpu")
     try:
         device = torch.device(wanted)
     except RuntimeError:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
         raise BadSetting(f"--device is '{wanted}'; choose auto, cpu, cuda or cuda:N", param="device")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = torch.cuda.device_count()
-        raise BadSetting(
-            f"--device is '{wanted}' and torch sees {found} CUDA devices; choose cpu or auto", param="device"
+    num_found = torch.cuda.device_count() if device.type == "cuda" else 0
+    if device.type == "cuda" and (device.index or 0) >= num_found:
+        trouble = why_no_gpu(read_gpu(device)) if not num_found else f"torch sees {num_found} CUDA devices"
+        raise NoUsableGpu(
+            f"--device is '{wanted}' and there is no such card: {trouble}; or choose cpu or auto",
+            param="device",
         )
     return device

@@ -12,7 +12,14 @@ from appliance.model.config import ModelConfig
 from appliance.runtime.backend import EagerBackend
 from appliance.runtime.checkpoint import ModelFile, read_config
 from appliance.runtime.cuda import cuda_kv_layout, least_reserve
-from appliance.runtime.cuda_loading import CudaDemands, CudaPlan, WeightSizes, choose_precision, plan_cuda
+from appliance.runtime.cuda_loading import (
+    CudaDemands,
+    CudaPlan,
+    WeightSizes,
+    choose_precision,
+    open_backend,
+    plan_cuda,
+)
 from appliance.runtime.gpu_device import GpuFacts
 from appliance.runtime.loading import LoadWishes, load_backend
 from appliance.runtime.weight_packing import int4_packing, int8_packing
@@ -83,6 +90,63 @@ def test_what_does_not_fit_hears_which_precision_would_and_who_holds_the_rest(tm
     assert "close the programs that hold 22." in caught.value.message
     with pytest.raises(NotEnoughMemory, match=r"even --precision int4 needs .*; choose a smaller model$"):
         plan(path, card(GIB, GIB), precision="bf16")
+
+
+@pytest.mark.parametrize(
+    ("precision", "remedy"),
+    [("bf16", "--precision int8"), ("int8", "--precision int4"), ("int4", "a smaller model")],
+)
+def test_steps_that_do_not_fit_beside_the_weights_hear_what_to_lower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, remedy: str
+) -> None:
+    def full(*_: object) -> tuple[int, int]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", full)
+    path = tiny_model().write(tmp_path / "tiny.gguf")
+    with read_gguf(path) as file:
+        architecture, config = read_config(file)
+        weights = WeightLoader(file, dtype=torch.float32, device=CPU).load(architecture, config)
+    demands = CudaDemands(
+        precision=precision,
+        kv_dtype="auto",
+        max_sequences=32,
+        step_tokens=512,
+        context_length=128,
+        is_context_asked=True,
+    )
+    with pytest.raises(NotEnoughMemory) as caught:
+        open_backend(config, weights, plan(path, card(20 * GIB), precision=precision), demands, None)
+    assert f"{precision} weights take" in caught.value.message
+    assert "compute 32 sequences and 512 tokens at once" in caught.value.message
+    lower = "lower --max-sequences to 8 and --step-tokens to 256, or choose "
+    assert caught.value.message.endswith(lower + remedy)
+
+
+def test_memory_that_others_take_while_weights_are_loaded_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("appliance.runtime.tensor_loading.read_gpu", lambda _: card(20 * GIB))
+    monkeypatch.setattr(WeightLoader, "load", full)
+    wishes = LoadWishes(
+        backend="cuda",
+        precision="auto",
+        activations="auto",
+        kv_dtype="auto",
+        device=torch.device("cuda"),
+        num_threads=1,
+        step_tokens=64,
+        free_bytes=2**33,
+        library_folder=tmp_path,
+    )
+    with (
+        read_gguf(tiny_model().write(tmp_path / "tiny.gguf")) as file,
+        pytest.raises(NotEnoughMemory, match="other programs must have taken meanwhile; close them"),
+    ):
+        load_backend(file, wishes, lambda *_: None)
 
 
 @pytest.mark.parametrize(("name", "value"), [("precision", "f32"), ("kv_dtype", "f32")])

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from appliance.config import KV_DTYPES
-from appliance.errors import BadSetting, NotEnoughMemory
+from appliance.errors import BadSetting, NotEnoughMemory, NoUsableGpu
 from appliance.formats.gguf import read_gguf
 from appliance.runtime.device import has_gpu_driver, select_device
+from appliance.runtime.gpu_device import read_gpu, why_no_gpu
 from appliance.runtime.loading import LoadedBackend, LoadWishes, load_backend
-from appliance.runtime.precision import kv_dtype, weight_dtype
+from appliance.runtime.precision import kv_dtype, torch_device, weight_dtype
 from oracles.tiny_model import CPU, tiny_model
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "int8": torch.int8}
@@ -61,8 +62,18 @@ def test_a_word_that_is_no_device_is_refused(wanted: str) -> None:
 
 def test_a_gpu_that_is_not_there_is_refused_with_how_many_are() -> None:
     found = torch.cuda.device_count()
-    with pytest.raises(BadSetting, match=f"torch sees {found} CUDA devices; choose cpu or auto"):
+    trouble = f"torch sees {found} CUDA devices" if found else why_no_gpu(read_gpu(torch.device("cuda")))
+    with pytest.raises(NoUsableGpu) as caught:
         select_device(f"cuda:{found}")
+    assert f"there is no such card: {trouble}; or choose cpu or auto" in caught.value.message
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a card")
+def test_a_driver_without_a_card_that_can_be_used_leaves_the_cpu_and_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert torch_device("auto") == CPU
+    assert f"the CPU serves: {why_no_gpu(read_gpu(torch.device('cuda')))}" in caplog.text
 
 
 def load(path: Path, *, free_bytes: int = 2**33, device: torch.device = CPU, **wishes: str) -> LoadedBackend:

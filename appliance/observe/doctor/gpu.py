@@ -46,6 +46,13 @@ def _check_driver(facts: GpuFacts, bad: Bad) -> Finding | None:
         return bad(
             "gpu", f"{count}, but nothing here can talk to them", "pip install inference-appliance[cuda]"
         )
+    assert facts.driver_problem is not None
+    if "lost" in facts.driver_problem.lower():
+        return bad(
+            "gpu",
+            f"{count}, and the driver has lost one: {facts.driver_problem}",
+            "restart the machine; if it happens again, the driver's log says more",
+        )
     return bad(
         "gpu",
         f"{count} without a working driver: {facts.driver_problem}",

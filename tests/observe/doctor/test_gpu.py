@@ -29,6 +29,11 @@ TROUBLES = [
         "2 NVIDIA cards are in this machine without a working driver: Driver Not Loaded",
         "install NVIDIA's driver",
     ),
+    (
+        replace(GOOD, cards=(), driver_problem="GPU is lost"),
+        "1 NVIDIA card is in this machine, and the driver has lost one: GPU is lost",
+        "restart the machine",
+    ),
     (replace(GOOD, torch_cuda=None), "built without CUDA", "CUDA build"),
     (
         replace(GOOD, driver_version="525.1", driver_cuda=(12, 4)),
