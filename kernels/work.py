@@ -100,7 +100,7 @@ def attention_decode(S: int, context: int, N: int, K: int, D: int, kv: str) -> W
 
 
 def attention_reduce(S: int, num_splits: int, N: int, D: int) -> Work:
-    """What splits of contexts leave in float32, a sum of exponentials each, merged; their writing included."""
+    """What splits of contexts leave in float32, each with a sum of exponentials, merged; written and read."""
     partial = S * N * num_splits * (D + 1) * WIDE
     return Work(num_bytes=2 * partial + S * N * D * NARROW, operations=2 * S * N * num_splits * D)
 
