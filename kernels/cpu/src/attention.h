@@ -15,6 +15,12 @@ using acpu::AttentionTile;
 using acpu::kMaxHeadSize;
 
 #ifndef ACPU_TILES
+static void merge_rows(SplitState* into, float* into_out, const SplitState* from, const float* from_out,
+                       int size, int num_rows) {
+  for (int r = 0; r < num_rows; ++r)
+    merge_splits(into + r, into_out + (int64_t)r * size, from + r, from_out + (int64_t)r * size, size);
+}
+
 // One split for up to kMostQueries rows; where pages are INT8, for up to kTileRows.
 class SplitAttention {
  public:
@@ -122,9 +128,7 @@ static void attend(const KVView& kv, const HeadShape& shape, const AttentionTile
         continue;
       }
       attend_rows(attention, work, split, row, count, split_states, split_out);
-      for (int r = 0; r < count; ++r)
-        merge_splits(states + row + r, outputs + (int64_t)(row + r) * size, split_states + r,
-                     split_out + r * size, size);
+      merge_rows(states + row, outputs + (int64_t)row * size, split_states, split_out, size, count);
     }
     if (partials) states += rows, outputs += (int64_t)rows * size;
   }

@@ -2,6 +2,7 @@
 // however few there are, because the unit rounds its sums in its own way.
 #pragma once
 
+#include "softmax_tiles.h"
 #include "tiles.h"
 
 namespace {
@@ -124,25 +125,10 @@ static void tiled_values(const KVView& kv, int head, const Columns& columns, con
   store_sums<N>(rows.out + d, kv.head_size * 4);
 }
 
-// Softmax writes a row's weights for the vectors of slots that it sees; a tile reads some more.
-static void clear_around(const KVView& kv, const Columns& columns, const RowGroup& rows, int num_rows) {
-  const int count = least(kTileSlots, kv.block_size);
-  const int first = columns.first / count * count, end = (columns.end + count - 1) / count * count;
-  const __m256i none = _mm256_setzero_si256();
-  for (int r = 0; r < num_rows; ++r) {
-    Factor* weights = rows.weights + r * kSplit - columns.split_start;
-    for (int slot = first; slot < columns.first / 16 * 16; slot += 16)
-      _mm256_storeu_si256((__m256i*)(weights + slot), none);
-    for (int slot = (columns.end + 15) / 16 * 16; slot < end; slot += 16)
-      _mm256_storeu_si256((__m256i*)(weights + slot), none);
-  }
-}
-
 static void attend_tiled(const KVView& kv, const HeadShape& shape, int head, const Columns& columns,
                          const RowGroup& rows, int num_rows) {
   tiled_score_split(kv, head, columns, rows);
-  for (int r = 0; r < num_rows; ++r) softmax_row<false>(kv, shape, head, columns, rows, r);
-  clear_around(kv, columns, rows, num_rows);
+  softmax_rows(kv, shape, head, columns, rows, num_rows);
   int d = 0;
   for (; d + 64 <= kv.head_size; d += 64) tiled_values<4>(kv, head, columns, rows, d);
   for (; d < kv.head_size; d += 16) tiled_values<1>(kv, head, columns, rows, d);
