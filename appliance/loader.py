@@ -59,15 +59,18 @@ def load_model(
 ) -> ResidentModel:
     """Load a model file and start its engine. `room` is what it must leave to other models.
 
-    Raises BadModelFile, UnsupportedModel, BadSetting or NotEnoughMemory; of a card NoUsableGpu and
-    NotEnoughGpuMemory.
+    Raises BadModelFile, UnsupportedModel, BadSetting or NotEnoughMemory; of a card NoUsableGpu,
+    NotEnoughGpuMemory and DeviceLost.
     """
     device = select_device(settings.device)
-    try:
+    if device.type != "cuda":
         return _load_onto(device, settings, found, report, room, rope)
+    from appliance.runtime.device_faults import device_faults
+
+    try:
+        with device_faults():
+            return _load_onto(device, settings, found, report, room, rope)
     except NotEnoughMemory as error:
-        if device.type != "cuda":
-            raise
         raise NotEnoughGpuMemory(error.message, param=error.param) from error
 
 

@@ -17,7 +17,7 @@ import torch
 from appliance import loader
 from appliance.catalog import ModelFile
 from appliance.config import Settings
-from appliance.errors import NotEnoughGpuMemory, NotEnoughMemory
+from appliance.errors import DeviceLost, NotEnoughGpuMemory, NotEnoughMemory
 from appliance.runtime.device import CPU, MainMemory
 from appliance.runtime.gpu_device import read_gpu, why_no_gpu
 from formats.gguf_builder import write_tiny_llama
@@ -87,3 +87,19 @@ def test_a_card_that_is_too_full_is_told_from_a_machine_that_is(
         loader.load_model(Settings(), found, lambda *_: None)
     assert type(caught.value) is kind
     assert caught.value.exit_code == 7
+
+
+def test_a_card_that_is_lost_while_a_model_is_loaded_is_told_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise torch.AcceleratorError("CUDA error: unspecified launch failure\nCUDA kernel errors might be")
+
+    monkeypatch.setattr(loader, "select_device", lambda _: MainMemory("cuda"))
+    monkeypatch.setattr(loader, "_load_onto", lost)
+    with pytest.raises(DeviceLost) as caught:
+        loader.load_model(Settings(), ModelFile(model_id="m", path=tmp_path / "m.gguf"), lambda *_: None)
+    assert caught.value.message.startswith(
+        "the GPU stopped (CUDA error: unspecified launch failure); restart"
+    )
+    assert "\n" not in caught.value.message

@@ -11,7 +11,7 @@ from appliance import desktop
 from appliance.catalog import Catalog, printable
 from appliance.commands.settings_args import settings_file_of, settings_from
 from appliance.config import Settings
-from appliance.errors import NotEnoughGpuMemory, NoUsableGpu, PortTaken
+from appliance.errors import DeviceLost, NotEnoughGpuMemory, NoUsableGpu, PortTaken
 from appliance.first_run import welcome
 from appliance.logs import configure_logs
 from appliance.model_overrides import ModelOverrides
@@ -93,7 +93,7 @@ def _serve_headless(appliance: Appliance, settings: Settings, *, is_desktop: boo
         if appliance.is_drained():
             return 0
     if appliance.failure is not None:
-        if isinstance(appliance.failure, NoUsableGpu | NotEnoughGpuMemory) and not is_desktop:
+        if isinstance(appliance.failure, NoUsableGpu | NotEnoughGpuMemory | DeviceLost) and not is_desktop:
             _say("Not ready for want of a GPU; /health tells why, until this is stopped")
             _wait_for_end(appliance)
         appliance.stop()

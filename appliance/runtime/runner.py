@@ -1,8 +1,6 @@
 """Runs a Batch on a backend of tensors and samples: the engine's Runner over them. Knows no queue."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,11 +14,11 @@ from appliance.engine.batch import (
     StepResult,
 )
 from appliance.engine.sequence import SamplingParams, SequenceId
-from appliance.errors import DeviceLost
 from appliance.model.decoder import ForwardInputs, ForwardOutputs
 from appliance.runtime.backend import Backend, LeadingBackend
 from appliance.runtime.batch_sampler import NOT_FINITE_ID, choose_rows
 from appliance.runtime.chosen_tokens import ChosenTokens
+from appliance.runtime.device_faults import device_faults
 from appliance.runtime.host_pages import SwappingBackend
 from appliance.runtime.inputs import build_inputs
 from appliance.runtime.masks import MaskFiller, Masks, PendingMasks
@@ -71,7 +69,7 @@ class ModelRunner:
 
     def launch(self, batch: Batch) -> Pending:
         assert batch.slice is None, "backends of tensors compute whole steps only"
-        with _device_faults():
+        with device_faults():
             # Once, whatever becomes of the step: a block copied again would lack what was written since.
             if batch.saves or batch.restores:
                 assert isinstance(self._backend, SwappingBackend), "this backend has no places"
@@ -83,7 +81,7 @@ class ModelRunner:
         if isinstance(pending, FinishedStep):
             return pending.result
         assert isinstance(pending, PendingStep)
-        with _device_faults():
+        with device_faults():
             return self._finish(pending) or self._run_in_parts(pending.batch)
 
     def leads(self, pending: Pending) -> bool:
@@ -92,7 +90,7 @@ class ModelRunner:
 
     def launch_next(self, pending: Pending, batch: Batch) -> Pending | None:
         assert isinstance(pending, PendingStep)
-        with _device_faults():
+        with device_faults():
             return self._start(batch, after=pending)
 
     def _start(self, batch: Batch, *, after: PendingStep | None = None) -> PendingStep | None:
@@ -201,18 +199,3 @@ def _output(sequence: ScheduledSequence, token_id: int) -> SequenceOutput:
     if token_id == NOT_FINITE_ID:
         return failed(sequence, FailureKind.NOT_FINITE, NOT_FINITE)
     return SequenceOutput(sequence_id=sequence.sequence_id, token_ids=(token_id,))
-
-
-@contextmanager
-def _device_faults() -> Iterator[None]:
-    """Say what a device's error means: after one, CUDA runs nothing more in this process."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not isinstance(error, torch.AcceleratorError) and "Triton Error [CUDA]" not in str(error):
-            raise
-        first_line = str(error).splitlines()[0]
-        raise DeviceLost(
-            f"the GPU stopped ({first_line}); restart the appliance, and if it happens again the machine: "
-            "its driver's log says more"
-        ) from error

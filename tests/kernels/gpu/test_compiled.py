@@ -64,6 +64,37 @@ def test_all_that_ships_compiles_without_spills(architecture: int, tmp_path: Pat
     check(compile_parts([f"{architecture}:0:1"], tmp_path))
 
 
+KEEP = """
+import json, sys
+from pathlib import Path
+
+import triton
+from kernels.gpu_compile import forms
+from kernels.gpu_launch import keep_compiled_in
+
+keep_compiled_in(Path(sys.argv[1]))
+hits = []
+triton.knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
+for form in forms(90, ["select_rows_kernel", "gated_kernel"]):
+    form.compile()
+print(json.dumps(hits))
+"""
+
+
+def test_a_second_start_compiles_nothing(tmp_path: Path) -> None:
+    environment = os.environ | {"TRITON_DEFAULT_FP_FUSION": "1"}
+    environment.pop("TRITON_INTERPRET", None)
+    environment["TRITON_CACHE_DIR"] = str(tmp_path / "elsewhere")
+    starts = []
+    for _ in range(2):
+        command = [sys.executable, "-c", KEEP, str(tmp_path / "kernels")]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        starts.append(json.loads(done.stdout))
+    assert starts == [[False] * 6, [True] * 6]
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def jitted_kernels() -> set[str]:
     """Every function named ..._kernel under @triton.jit in kernels/."""
     found = set()
