@@ -34,7 +34,7 @@ LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "avx2_vnni": (*_AVX2, "avxvnni"),
         "avx512_vnni": _AVX512,
         "avx512": (*_AVX512, "avx512bf16"),
-        "avx512_amx": (*_AVX512, "avx512bf16", "amx-tile", "amx-bf16"),
+        "avx512_amx": (*_AVX512, "avx512bf16", "amx-tile", "amx-bf16", "amx-int8"),
     },
     "aarch64": {"portable": (), "neon": ("dotprod",)},
 }

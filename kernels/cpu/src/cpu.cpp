@@ -57,7 +57,8 @@ void detect(std::vector<const Level*>& levels) {
                       bit(extended.b, 30) && bit(extended.b, 31) && bit(extended.c, 11);
   (void)avx512;
 #if !defined(ACPU_WITHOUT_AVX512_AMX)
-  const bool amx = (states & 0x60000) == 0x60000 && bit(extended.d, 22) && bit(extended.d, 24);
+  const bool amx =
+      (states & 0x60000) == 0x60000 && bit(extended.d, 22) && bit(extended.d, 24) && bit(extended.d, 25);
   if (avx512 && amx && bit(more.a, 5) && may_use_tiles()) levels.push_back(level_avx512_amx());
 #endif
 #if !defined(ACPU_WITHOUT_AVX512)

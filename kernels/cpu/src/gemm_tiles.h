@@ -1,9 +1,9 @@
-// Matrix products by the tile unit, in bfloat16: of weights that are stored so, and of integers, made
-// bfloat16 a panel at a time, where a step says that its rows' activations are. A row's sum is made in one
-// order, whatever the number of rows.
+// Matrix products by the tile unit: in bfloat16 of weights that are stored so, and of integers, made bfloat16
+// a panel at a time, where a step says that its rows' activations are; in whole numbers of several other
+// rows. A row's sum is made in one order, whatever the number of rows.
 #pragma once
 
-#include "tiles.h"
+#include "gemm_integer_tiles.h"
 
 namespace {
 
@@ -151,14 +151,25 @@ class Multiplier {
   static constexpr int kMostRows = kTiledRows;
 
   static int rows_at_once(const GemmTask& task, int left) {
-    const bool in_tiles = uses_tiles(task.weight, task.in_bf16) ||
-                          (task.epilogue == acpu::kGate && uses_tiles(task.second, task.in_bf16));
-    return in_tiles ? least(left, kTiledRows) : vector_rows(left);
+    const bool has_second = task.epilogue == acpu::kGate;
+    const auto any = [&](auto uses) { return uses(task.weight) || (has_second && uses(task.second)); };
+    if (any([&](const LinearView& w) { return uses_tiles(w, task.in_bf16); })) return least(left, kTiledRows);
+    if (left >= IntegerTiles::kFewestRows &&
+        any([&](const LinearView& w) { return IntegerTiles::can(w, task.act); }))
+      return least(left, least(kTiledRows, IntegerTiles::most_rows(task.weight.num_groups)));
+    return vector_rows(left);
   }
 
   void run(const LinearView& weight, int channel, int span, const ActView& act, bool in_bf16, int row,
            int rows, Ahead ahead, float* out) {
     if (uses_tiles(weight, in_bf16)) return run_tiles(weight, channel, span, act, row, rows, out);
+    if (rows >= IntegerTiles::kFewestRows && IntegerTiles::can(weight, act)) {
+      const int most = IntegerTiles::most_rows(weight.num_groups);
+      for (int done = 0; done < rows; done += most)
+        integers_.run(weight, channel, span, act, row + done, least(most, rows - done), setting_,
+                      out + done * kPanel);
+      return;
+    }
     for (int done = 0; done < rows; done += kGemmRows) {
       const int count = least(kGemmRows, rows - done);
       tile_of(weight.kind, count)(weight, channel, span, act, row + done, ahead, out + done * kPanel);
@@ -170,16 +181,6 @@ class Multiplier {
     return weight.kind == acpu::kBF16 || (in_bf16 && weight.kind != acpu::kF32);
   }
 
-  void set_shape(int rows) {
-    if (rows == rows_) return;
-    rows_ = rows;
-    TileShapes shapes;
-    const int second = rows > kTileHeight ? rows - kTileHeight : rows;
-    shapes.rows[0] = shapes.rows[1] = shapes.rows[4] = (uint8_t)least(rows, kTileHeight);
-    shapes.rows[2] = shapes.rows[3] = shapes.rows[5] = (uint8_t)second;
-    tiles_.set(shapes);
-  }
-
   void run_tiles(const LinearView& weight, int channel, int span, const ActView& act, int row, int rows,
                  float* out) {
     alignas(64) uint8_t room[kTiledGroups * kRecord];
@@ -187,7 +188,7 @@ class Multiplier {
     const int groups = weight.num_groups, first = channel % kPanel;
     const int64_t stride = (int64_t)groups * kGroup;
     if (rows <= kTileHeight) {
-      set_shape(rows);
+      setting_.set_pairs(rows);
       return add_few(weight, panel, first, span, act.bf16 + row * stride, stride, out);
     }
     for (int g = 0; g < groups; g += kTiledGroups) {
@@ -197,7 +198,7 @@ class Multiplier {
       const uint16_t* x = act.bf16 + row * stride + (int64_t)g * kGroup;
       for (int r = 0; r < rows; r += 2 * kTileHeight) {
         const int height = least(2 * kTileHeight, rows - r);
-        set_shape(height);
+        setting_.set_pairs(height);
         for (int c = 0; c < span; c += kUnit) {
           float* to = out + r * kPanel + c;
           const auto add = height > kTileHeight ? add_tiles<true> : add_tiles<false>;
@@ -207,8 +208,8 @@ class Multiplier {
     }
   }
 
-  Tiles tiles_;
-  int rows_ = 0;
+  TileSetting setting_;
+  IntegerTiles integers_;
 };
 
 } // namespace

@@ -100,17 +100,39 @@ def test_a_row_does_not_depend_on_its_neighbours(library: NativeLibrary, rig, so
                 assert (together == alone[first:end]).all(), (level, first, end)
 
 
-@pytest.mark.parametrize("kind", [Kind.BF16, Kind.CHANNEL8, Kind.F32])
-def test_a_row_of_whole_channels_does_not_depend_on_its_neighbours(library: NativeLibrary, kind):
+@pytest.mark.parametrize("kind", [Kind.AFFINE8, Kind.AFFINE4])
+@pytest.mark.parametrize("activation_bits", [8, 16])
+def test_a_row_of_affine_weights_does_not_depend_on_its_neighbours(
+    library: NativeLibrary, kind, activation_bits
+):
+    rng = np.random.default_rng(9)
+    quants = rng.integers(0, 256 if kind is Kind.AFFINE8 else 16, (70, 320), dtype=np.uint8)
+    scales, minima = rng.normal(size=(2, 70, 10)).astype(np.float32)
+    x = rng.normal(size=(33, 320)).astype(np.float32)
+    with NativeLinear(library, quants, Source.AFFINE, kind=kind, scales=scales, minima=minima) as linear:
+        for level in library.levels:
+            together, alone = (np.full((33, 70), np.nan, np.float32) for _ in range(2))
+            linear.run(x, together, level, activation_bits)
+            for i in range(33):
+                linear.run(x[i : i + 1], alone[i : i + 1], level, activation_bits)
+            assert (together == alone).all(), level
+
+
+@pytest.mark.parametrize(
+    ("kind", "activation_bits"), [(Kind.BF16, 8), (Kind.CHANNEL8, 8), (Kind.CHANNEL8, 16), (Kind.F32, 8)]
+)
+def test_a_row_of_whole_channels_does_not_depend_on_its_neighbours(
+    library: NativeLibrary, kind, activation_bits
+):
     rng = np.random.default_rng(8)
     weight = rng.normal(size=(70, 100)).astype(np.float32)
     x = rng.normal(size=(21, 100)).astype(np.float32)
     with NativeLinear(library, weight, Source.F32, kind=kind) as linear:
         for level in library.levels:
             together, alone = (np.full((21, 70), np.nan, np.float32) for _ in range(2))
-            linear.run(x, together, level)
+            linear.run(x, together, level, activation_bits)
             for i in range(21):
-                linear.run(x[i : i + 1], alone[i : i + 1], level)
+                linear.run(x[i : i + 1], alone[i : i + 1], level, activation_bits)
             assert (together == alone).all(), level
 
 
@@ -184,10 +206,10 @@ def test_groups_that_stand_out_in_their_row_keep_two_bytes(library: NativeLibrar
 def test_the_largest_4_bit_weights_times_the_largest_activations_do_not_overflow(library: NativeLibrary):
     heads = np.array([1, 0], np.float16).view(np.uint8)  # scale 1, minimum 0
     blocks = np.tile(np.concatenate([heads, np.full(16, 255, np.uint8)]), (9, 3))
-    x = np.array([[1.0] * 96, [-1.0] * 96], np.float32)
+    x = np.array([[1.0] * 96, [-1.0] * 96] * 6, np.float32)
     with NativeLinear(library, blocks, Source.Q4_1) as linear:
         for level in library.levels:
             for bits in (8, 16, MIXED_BITS):
-                out = np.full((2, 9), np.nan, np.float32)
+                out = np.full((12, 9), np.nan, np.float32)
                 linear.run(x, out, level, bits)
-                assert np.allclose(out, [[15 * 96] * 9, [-15 * 96] * 9], rtol=1e-5), (level, bits)
+                assert np.allclose(out, [[15 * 96] * 9, [-15 * 96] * 9] * 6, rtol=1e-5), (level, bits)
