@@ -8,8 +8,8 @@
 namespace {
 
 constexpr int kTiledRows = 256; // at once: they share the weights made bfloat16
-// Whose weights are kept for them: by 32 channels, three quarters of a core's first cache.
-constexpr int kTiledGroups = 18;
+// Whose weights are kept for them: by a panel's channels, three quarters of a core's first cache.
+constexpr int kTiledGroups = 9;
 constexpr int kRecord = kPanel * kGroup * 2;
 
 // 16 channels of an integer panel's record, as bfloat16 pairs: [16 pairs of inputs][16 channels][2], rows
