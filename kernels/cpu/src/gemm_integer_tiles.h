@@ -133,30 +133,12 @@ ACPU_INLINE void add_group_sums(const uint8_t* own, int channel, const Factors& 
   });
 }
 
-// The next panel's records of the same groups, asked for group by group, a part by each tile of rows: many
-// requests at once wait for each other, and the sums with them.
-struct NextRecords {
-  const uint8_t* records; // or null
-  int tile, num_tiles;
-};
-
-// What NV vectors of channels have in a record.
-template <int NV>
-ACPU_INLINE void prefetch_like(const LinearView& weight, const uint8_t* record, int channel) {
-  const uint8_t* w = record + channel * 4;
-  for (size_t k = 0; k < weight.scales_offset; k += kPanel * 4)
-    for (int v = 0; v < NV; ++v) prefetch(w + k + v * 64);
-  const size_t scales = weight.record_bytes - weight.scales_offset;
-  for (size_t at = channel * scales / kPanel; at < (channel + NV * W) * scales / kPanel; at += 64)
-    prefetch(record + weight.scales_offset + at);
-}
-
 // Adds `num_groups` groups' products of up to R rows by NV vectors of channels to `out`, rows of a panel. A
 // group is multiplied while the one before is scaled.
 template <int KIND, bool LOW, int R, int NV>
 static void add_integer_tile(const LinearView& weight, const uint8_t* record, int channel,
                              const uint8_t* room, const TiledRows& rows, int num_groups, bool is_first,
-                             NextRecords next, float* out) {
+                             Ahead ahead, float* out) {
   constexpr int kSums = kTileHeight * 16 * NV * (LOW ? 2 : 1);
   alignas(64) int32_t sums[2][kSums];
   vf f[R][NV];
@@ -168,8 +150,7 @@ static void add_integer_tile(const LinearView& weight, const uint8_t* record, in
   constexpr int64_t kStep = is_4bit(KIND) ? 64 : kPanel * 4, kNext = is_4bit(KIND) ? kUnpacked : 64;
   multiply_group<LOW, NV>(rows, 0, w, kStep, kNext, sums[0]);
   for (int g = 0; g < num_groups; ++g, record += weight.record_bytes) {
-    if (next.records && g % next.num_tiles == next.tile)
-      prefetch_like<NV>(weight, next.records + g * weight.record_bytes, channel);
+    for (int i = 0; i < ahead.bytes; i += 64) prefetch(ahead.data + (int64_t)g * ahead.bytes + i);
     if (g + 1 < num_groups)
       multiply_group<LOW, NV>(rows, g + 1, w + (g + 1) * of_group, kStep, kNext, sums[(g + 1) & 1]);
     add_group_sums<KIND, LOW, R, NV>(record + weight.scales_offset, channel, rows.factors[g], sums[g & 1], f);
@@ -186,7 +167,10 @@ static void multiply_span(const LinearView& weight, const uint8_t* panel, int ch
                           bool has_next, const TiledRows* tiles, int num_tiles, TileSetting& setting,
                           float* out) {
   alignas(64) uint8_t room[is_4bit(KIND) ? kGroupsAtOnce * NV * kUnpacked : 64];
-  const int end = channel + span;
+  const int end = channel + span, pieces = weight.num_groups * num_tiles * (span / (NV * W));
+  // The next panel is asked for in the order in which it lies, a part with every group's products.
+  Ahead ahead = {panel + weight.panel_bytes,
+                 has_next ? (int)(weight.panel_bytes / pieces + 63) / 64 * 64 : 0};
   for (int g = 0; g < weight.num_groups; g += kGroupsAtOnce) {
     const int count = least(kGroupsAtOnce, weight.num_groups - g);
     const uint8_t* record = panel + g * weight.record_bytes;
@@ -206,8 +190,9 @@ static void multiply_span(const LinearView& weight, const uint8_t* panel, int ch
         constexpr int kFew = NV == 1 ? 12 : 4, kMany = NV == 1 ? 16 : 8;
         const auto add = rows.num_rows > kFew ? add_integer_tile<KIND, LOW, kMany, NV>
                                               : add_integer_tile<KIND, LOW, kFew, NV>;
-        const NextRecords next = {has_next ? record + weight.panel_bytes : nullptr, t, num_tiles};
-        add(weight, record, c, room, rows, count, g == 0, next, to);
+        add(weight, record, c, room, rows, count, g == 0, ahead, to);
+        ahead.data += (int64_t)count * ahead.bytes;
+        if (ahead.data >= panel + 2 * weight.panel_bytes) ahead.bytes = 0;
         to += rows.num_rows * kPanel;
       }
     }
@@ -221,7 +206,7 @@ class IntegerTiles {
     return weight.kind != acpu::kF32 && weight.kind != acpu::kBF16 && !(act.forms & acpu::kFormMixed) &&
            weight.num_groups <= kMostFactors;
   }
-  static constexpr int kFewestRows = 7; // fewer are quicker by vectors
+  static constexpr int kFewestRows = 5; // fewer are quicker by vectors
 
   // At once.
   static int most_rows(int num_groups) { return least(kMostTiles, kMostFactors / num_groups) * kTileHeight; }
