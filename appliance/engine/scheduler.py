@@ -92,7 +92,7 @@ class Scheduler:
         self._lateness = Lateness()
         self._running: dict[SequenceId, Sequence] = {}
         self.steps = StepsInFlight()
-        self._is_short_of_blocks = False
+        self._shortage: tuple[int, int] | None = None  # with how many waiting and blocks nobody could start
 
     @property
     def num_running(self) -> int:
@@ -117,7 +117,7 @@ class Scheduler:
     @property
     def num_open_places(self) -> int:
         """How many waiting sequences the next step would start, as far as the last one knew."""
-        return 0 if self._is_short_of_blocks else self.max_sequences - len(self._running)
+        return 0 if self._shortage else self.max_sequences - len(self._running)
 
     @property
     def num_wasted_slots(self) -> int:
@@ -204,11 +204,11 @@ class Scheduler:
         return self.steps.begin(batch, now_s)
 
     def schedule_next(self, now_s: float = 0.0) -> Batch:
-        """Choose the step after the one in flight before its tokens are known; empty where they matter.
-
-        Whoever ends with the one in flight is passed over by the `update` of this one.
-        """
-        is_open = self.num_waiting > 0 and self.num_running < self.max_sequences
+        """Choose the step after the one in flight before its tokens are known; empty where they matter."""
+        lacked = self._shortage or (0, 0)
+        is_as_short = self.num_waiting <= lacked[0] and self.pool.num_available <= lacked[1]
+        is_full = self.num_running >= self.max_sequences or (is_as_short and self.steps.is_past_prompts)
+        is_open = self.num_waiting > 0 and not is_full
         is_sure = not is_open and not self._lateness.is_due(now_s)
         sequences = next_tokens(self.steps, self._running, self._tables) if is_sure else ()
         return self.steps.begin(Batch(sequences=sequences), now_s)
@@ -294,7 +294,7 @@ class Scheduler:
 
     def _admit(self, prompts: list[Sequence], budget: int, now_s: float) -> None:
         """Start waiting sequences, as long as places, blocks and the budget allow; they join `prompts`."""
-        self._is_short_of_blocks = False
+        self._shortage = None
         while self.waiting and len(self._running) < self.max_sequences:
             sequence = self._next_start(prompts, budget, now_s)
             if sequence is None:
@@ -314,7 +314,7 @@ class Scheduler:
             num_left_over = self._headroom.reserve(sequence, self._running.values(), self.pool)
             if self._tables.claim(sequence, num_left_over=num_left_over):
                 return sequence
-            self._is_short_of_blocks = True
+            self._shortage = (self.num_waiting, self.pool.num_available)
             if is_urgent:
                 return None
         return None

@@ -23,6 +23,11 @@ class StepsInFlight:
     def last(self) -> Batch:
         return self._batches[-1]
 
+    @property
+    def is_past_prompts(self) -> bool:
+        """Whether the last step computes no token of a prompt, so that prompts kept nobody from starting."""
+        return all(s.num_computed_tokens >= s.num_prompt_tokens for s in self.last.every_sequence)
+
     def begin(self, batch: Batch, now_s: float) -> Batch:
         """Count a step as under way, unless it is empty; return it."""
         if not batch:

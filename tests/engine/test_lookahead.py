@@ -117,6 +117,27 @@ def test_who_waits_for_a_place_that_is_free_starts_before_others_go_on() -> None
         assert token_ids(read_all(stream)[0]) == solo(bench, prompt)
 
 
+def test_who_waits_for_blocks_waits_for_one_that_ends_and_the_others_go_on() -> None:
+    bench, runner = leading_bench(num_blocks=6, block_size=4)
+    engine = make_engine(bench)
+    first = engine.submit([1] * 7, LONG)
+    engine.step()
+    second = engine.submit([2] * 12, LONG)  # takes three blocks, and two of six are taken, one kept back
+    for _ in range(6):
+        engine.step()
+    assert engine.queue_place(second.sequence_id) is not None
+    assert runner.num_ahead >= 5
+    num_launches = sum(what == "launch" for what, _ in runner.trace)
+    third = engine.submit([3], LONG)  # might have room: it is looked at before another step goes ahead
+    engine.step()
+    engine.step()
+    assert sum(what == "launch" for what, _ in runner.trace) == num_launches + 1
+    run(engine)
+    for stream, prompt in ((first, [1] * 7), (second, [2] * 12), (third, [3])):
+        assert token_ids(read_all(stream)[0]) == solo(bench, prompt)
+    assert bench.scheduler.pool.num_used == 0
+
+
 def test_a_prompt_under_way_keeps_all_steps_in_turn() -> None:
     bench, runner = leading_bench(step_tokens=4)
     engine = make_engine(bench)

@@ -78,8 +78,8 @@ def backend_of(parts: Parts, recorder: Recorder) -> Counting:
     return backend
 
 
-def engine_of(backend: Backend) -> Engine:
-    scheduler = Scheduler(BlockPool(NUM_BLOCKS, 16), max_sequences=8, step_tokens=64, context_length=CONTEXT)
+def engine_of(backend: Backend, num_blocks: int = NUM_BLOCKS) -> Engine:
+    scheduler = Scheduler(BlockPool(num_blocks, 16), max_sequences=8, step_tokens=64, context_length=CONTEXT)
     return Engine(ModelRunner(backend), scheduler)
 
 
@@ -112,6 +112,32 @@ def test_the_answers_are_those_of_steps_in_turn(parts: Parts, expected: list) ->
     assert {reason for _, reason in expected} == {FinishReason.LENGTH, FinishReason.STOP}
     assert all(len(set(tokens)) > 3 for tokens, _ in expected[1:])
     assert backend.num_followed >= 19
+
+
+def test_a_pool_that_is_too_small_for_all_changes_no_answer(parts: Parts, expected: list) -> None:
+    backend = backend_of(parts, Recorder())
+    assert answers(engine_of(backend, num_blocks=5)) == expected
+    assert backend.num_followed > 5
+
+
+def test_streams_that_come_and_go_get_the_answers_of_a_quiet_engine(parts: Parts, expected: list) -> None:
+    backend = backend_of(parts, Recorder())
+    engine = engine_of(backend, num_blocks=9)
+    came = []
+    for number in range(24):
+        place = number % len(PROMPTS)
+        came.append((place, engine.submit(PROMPTS[place], RULES[place])))
+        gone = engine.submit([number + 1, 2, 3], RULES[0])
+        for _ in range(number % 5):
+            engine.step()
+        gone.cancel()
+    while engine.step():
+        engine._scheduler.check_invariants()
+    for place, stream in came:
+        events, finish = read_all(stream)
+        assert (token_ids(events), finish.reason) == expected[place]
+    assert backend.num_followed > 10
+    assert engine._scheduler.pool.num_used == 0
 
 
 def test_a_step_for_which_there_is_no_memory_yet_waits_its_turn(parts: Parts, expected: list) -> None:
