@@ -4,7 +4,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_void_p
 from enum import IntEnum
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 # Activations of 8 bits, and of 16 in the groups of 32 that stand out in their row.
 MIXED_BITS = 0
 
@@ -128,8 +128,8 @@ class MatrixStruct(SizedStruct):
 class KVLayerStruct(SizedStruct):
     _fields_ = (
         ("struct_bytes", c_int32), ("num_blocks", c_int32), ("block_size", c_int32),
-        ("num_kv_heads", c_int32), ("head_size", c_int32), ("is_int8", c_int32), ("keys", c_void_p),
-        ("values", c_void_p),
+        ("num_kv_heads", c_int32), ("head_size", c_int32), ("is_int8", c_int32), ("block_stride", c_int32),
+        ("keys", c_void_p), ("values", c_void_p),
         ("key_scales", c_void_p), ("value_scales", c_void_p),
     )  # fmt: skip
 

@@ -1,8 +1,10 @@
 """Memory for KV pages as the native engine likes it: one mapping of huge pages, committed as it is used."""
 
+import math
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,46 +38,32 @@ class NativePages:
 def allocate_pages(layout: KVLayout, num_blocks: int, num_layers: int) -> tuple[NativePages, ...]:
     """Zeroed pages of `num_blocks` blocks for every layer, keys beside values, scales where they are INT8.
 
-    The system commits memory at the first write to it, so a large pool costs nothing until it fills.
+    The system commits memory at the first write to it, so a large pool costs nothing until it fills. All
+    layers' parts of one block lie together, so that the pool fills from its beginning: with each layer's
+    blocks together every layer would have a huge page cleared for it in the same step.
     Raises KeyError for elements other than bfloat16 and int8, OSError where the system will not promise that
     much.
     """
     shape = layout.shape(num_blocks)
-    page_bytes = layout.dtype.itemsize * shape[0] * shape[1] * shape[2] * shape[3]
-    scale_bytes = 4 * shape[0] * shape[1] * shape[2] if layout.is_int8 else 0
-    taker = _Taker(2 * num_layers * (_rounded(page_bytes) + _rounded(scale_bytes)))
     elements = np.dtype(_ELEMENTS[layout.dtype])
-
-    def scales() -> NDArray[np.float32] | None:
-        return taker.take(scale_bytes).view(np.float32).reshape(shape[:3]) if scale_bytes else None
-
+    pages = _zeros((num_blocks, num_layers, 2, *shape[1:]), elements)
+    scales = None
+    if layout.is_int8:
+        scales = _zeros((num_blocks, num_layers, 2, *shape[1:3]), np.dtype(np.float32))
     return tuple(
         NativePages(
             layout=layout,
-            keys=taker.take(page_bytes).view(elements).reshape(shape),
-            values=taker.take(page_bytes).view(elements).reshape(shape),
-            key_scales=scales(),
-            value_scales=scales(),
+            keys=pages[:, layer, 0],
+            values=pages[:, layer, 1],
+            key_scales=None if scales is None else scales[:, layer, 0],
+            value_scales=None if scales is None else scales[:, layer, 1],
         )
-        for _ in range(num_layers)
+        for layer in range(num_layers)
     )
 
 
-def _rounded(num_bytes: int) -> int:
-    return (num_bytes + 63) // 64 * 64
-
-
-class _Taker:
-    """Hands out a mapping piece by piece, each at a cache line's boundary."""
-
-    def __init__(self, num_bytes: int) -> None:
-        self._memory = _map(num_bytes)
-        self._taken = 0
-
-    def take(self, num_bytes: int) -> NDArray[np.uint8]:
-        start = self._taken
-        self._taken += _rounded(num_bytes)
-        return self._memory[start : start + num_bytes]
+def _zeros(shape: tuple[int, ...], elements: np.dtype[Any]) -> NDArray[Any]:
+    return _map(math.prod(shape) * elements.itemsize).view(elements).reshape(shape)
 
 
 def _map(num_bytes: int) -> NDArray[np.uint8]:

@@ -166,21 +166,42 @@ def kv_struct(layer: NativePages) -> KVLayerStruct:
     num_blocks = layer.keys.shape[0]
     shape = layout.shape(num_blocks)
     elements = np.int8 if layout.is_int8 else np.uint16
-    arrays = {"keys": shaped("keys", layer.keys, elements, shape)}
-    arrays["values"] = shaped("values", layer.values, elements, shape)
+    arrays: dict[str, tuple[AnyArray, type, tuple[int, ...]]] = {
+        "keys": (layer.keys, elements, shape),
+        "values": (layer.values, elements, shape),
+    }
     if layout.is_int8:
         for name, scales in (("key_scales", layer.key_scales), ("value_scales", layer.value_scales)):
             if scales is None:
                 raise NativeError(f"INT8 pages need {name}")
-            arrays[name] = shaped(name, scales, np.float32, shape[:3])
+            arrays[name] = (scales, np.float32, shape[:3])
+    strides = {_block_stride(name, *rest) for name, rest in arrays.items()}
+    if len(strides) > 1:
+        raise NativeError(
+            f"a layer's blocks lie {sorted(strides)} blocks apart; keys, values and scales must agree"
+        )
     return KVLayerStruct(
         num_blocks=num_blocks,
         block_size=layout.block_size,
         num_kv_heads=layout.num_kv_heads,
         head_size=layout.head_size,
         is_int8=layout.is_int8,
-        **{name: array.ctypes.data for name, array in arrays.items() if array is not None},
+        block_stride=strides.pop(),
+        **{name: array.ctypes.data for name, (array, _, _) in arrays.items()},
     )
+
+
+def _block_stride(name: str, array: AnyArray, dtype: type, shape: tuple[int, ...]) -> int:
+    """How many blocks lie from one to the next, each of them in one piece. Raises NativeError."""
+    shaped(name, array[0], dtype, shape[1:])
+    block_bytes = array[0].nbytes
+    stride, rest = divmod(array.strides[0], block_bytes)
+    if array.shape != shape or rest or stride < 1:
+        raise NativeError(
+            f"{name} is {list(array.shape)}, blocks of {block_bytes} bytes {array.strides[0]} apart; it "
+            f"must be {list(shape)}, whole blocks apart"
+        )
+    return int(stride)
 
 
 def step_struct(

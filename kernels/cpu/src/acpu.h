@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define ACPU_ABI_VERSION 4
+#define ACPU_ABI_VERSION 5
 
 enum { ACPU_OK = 0, ACPU_BAD_ARGUMENT = 1, ACPU_UNSUPPORTED = 2, ACPU_OUT_OF_MEMORY = 3 };
 
@@ -98,6 +98,7 @@ typedef struct {
 typedef struct {
   int32_t struct_bytes;
   int32_t num_blocks, block_size, num_kv_heads, head_size, is_int8;
+  int32_t block_stride; /* blocks from one to the next: 1, or more where those of other layers lie between */
   void* keys;
   void* values;
   float* key_scales;

@@ -129,7 +129,7 @@ float element(const KVView& kv, const uint8_t* pages, int64_t at, const float* s
 }
 
 void read_slot(const KVView& kv, int32_t block, int offset, int head, float* key, float* value) {
-  const int64_t page = (int64_t{block} * kv.num_kv_heads + head) * kv.block_size;
+  const int64_t page = (int64_t{block} * kv.block_stride * kv.num_kv_heads + head) * kv.block_size;
   for (int d = 0; d < kv.head_size; ++d) {
     const int64_t k = page * kv.head_size + (int64_t{d / 2} * kv.block_size + offset) * 2 + d % 2;
     const int64_t v = page * kv.head_size + (int64_t{offset / 2} * kv.head_size + d) * 2 + offset % 2;

@@ -29,7 +29,7 @@ struct Columns {
 };
 
 static inline int64_t page_start(const KVView& kv, int32_t block, int head) {
-  return ((int64_t)block * kv.num_kv_heads + head) * kv.block_size;
+  return ((int64_t)block * kv.block_stride * kv.num_kv_heads + head) * kv.block_size;
 }
 
 static inline vi two_i16(const int16_t* p) {

@@ -117,6 +117,7 @@ KVView kv_view(const acpu_kv_layer& layer) {
     fail(ACPU_UNSUPPORTED, "head_size %d is not a multiple of 16 up to %d", layer.head_size, kMaxHeadSize);
   require_range("num_kv_heads", layer.num_kv_heads, 1, 1024);
   require_range("num_blocks", layer.num_blocks, 1, INT32_MAX / size);
+  require_range("block_stride", layer.block_stride, 1, 1 << 16);
   require_pointer(layer.keys, "keys");
   require_pointer(layer.values, "values");
   if (layer.is_int8)
@@ -128,7 +129,8 @@ KVView kv_view(const acpu_kv_layer& layer) {
           layer.num_kv_heads,
           size,
           layer.head_size,
-          layer.is_int8 != 0};
+          layer.is_int8 != 0,
+          layer.block_stride};
 }
 
 Model::Model(const acpu_config& c)

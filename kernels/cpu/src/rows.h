@@ -197,7 +197,7 @@ static void scatter_value(T* page, const T* x, int head_size, int offset) {
 static void write_kv(const KVView& kv, const HeadShape& shape, const float* k, const float* v,
                      const float* cos, const float* sin, int64_t slot, int head) {
   const int size = kv.head_size, offset = (int)(slot % kv.block_size);
-  const int64_t page = slot / kv.block_size * kv.num_kv_heads + head;
+  const int64_t page = slot / kv.block_size * kv.block_stride * kv.num_kv_heads + head;
   const int64_t start = page * kv.block_size * size;
   float key[acpu::kMaxHeadSize];
   prepare_head(k, shape.k_norm, shape, cos, sin, size, key);

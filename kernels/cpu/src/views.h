@@ -89,6 +89,7 @@ struct KVView {
   int32_t block_size;
   int32_t head_size;
   int32_t is_int8;
+  int32_t block_stride; // what lies between two blocks of this layer is other layers' blocks
 };
 
 struct HeadShape {

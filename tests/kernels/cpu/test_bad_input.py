@@ -123,6 +123,20 @@ def test_arrays_of_the_wrong_type_or_shape_are_named(model, rig):
         model.step(batch, top_k=2000)
 
 
+def test_blocks_that_lie_apart_by_no_whole_number_are_named(library: NativeLibrary, rig, network):
+    (pages,) = rig.pages(network.shape, 3)
+    wide = np.zeros((3, pages.keys[0].size + 8), pages.keys.dtype)
+    apart = wide[:, : pages.keys[0].size].reshape(pages.keys.shape, copy=False)
+    with (
+        network.native(library) as model,
+        pytest.raises(NativeError, match=r"it must be .* whole blocks apart"),
+    ):
+        model.bind_kv([dataclasses.replace(pages, keys=apart)])
+    twice = np.zeros((6, *pages.keys.shape[1:]), pages.keys.dtype)[::2]
+    with network.native(library) as model, pytest.raises(NativeError, match=r"lie \[1, 2\] blocks apart"):
+        model.bind_kv([dataclasses.replace(pages, keys=twice)])
+
+
 def test_layers_that_do_not_fit_are_named(library: NativeLibrary, rig):
     network = rig.network(rig.shape())
     batch = rig.batch([(np.arange(5), 0, [1])])

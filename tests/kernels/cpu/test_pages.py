@@ -25,12 +25,23 @@ def test_pages_are_zero_apart_and_of_the_layouts_shape(dtype: KVType):
     assert all(array.shape == layout.shape(5) for layer in layers for array in (layer.keys, layer.values))
     arrays = [array for layer in layers for array in layer.arrays()]
     assert len(arrays) == (8 if dtype is KVType.INT8 else 4)
-    assert all(array.flags.c_contiguous and array.ctypes.data % 64 == 0 for array in arrays)
+    assert all(block.flags.c_contiguous for array in arrays for block in array)
+    assert all(block.ctypes.data % 64 == 0 for array in arrays for block in array)
     assert not any(array.any() for array in arrays)
     for i, array in enumerate(arrays):
         array.fill(i + 1)
     assert [np.unique(array).tolist() for array in arrays] == [[i + 1] for i in range(len(arrays))]
     assert layers[0].keys.ctypes.data % (2 << 20) == 0
+
+
+@pytest.mark.parametrize("dtype", [KVType.BF16, KVType.INT8])
+def test_the_first_blocks_of_all_layers_lie_together(dtype: KVType):
+    """So that a pool that fills has memory cleared for it a little at a time."""
+    layers = allocate_pages(layout_of(dtype), 100, 7)
+    block_bytes = layers[0].keys[0].nbytes
+    starts = [part[0].ctypes.data for layer in layers for part in (layer.keys, layer.values)]
+    assert max(starts) - min(starts) == 13 * block_bytes
+    assert layers[3].keys[1].ctypes.data - layers[3].keys[0].ctypes.data == 14 * block_bytes
 
 
 def test_elements_that_the_library_does_not_read_are_refused():

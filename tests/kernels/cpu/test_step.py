@@ -8,6 +8,7 @@ import pytest
 
 from kernels.cpu.abi import MIXED_BITS, GateActivation, HeadNorm, Kind, Placement, Source
 from kernels.cpu.library import NativeLibrary
+from kernels.cpu.pages import allocate_pages
 from kernels.cpu.structs import SomeLayers
 
 VARIANTS = {
@@ -133,6 +134,24 @@ def test_logits_depend_on_neither_neighbours_nor_chunks_nor_threads(
                     run_schedule(rig, model, network.shape, schedule, tables, tokens, is_int8)["a"]
                 )
         assert all((result == results[0]).all() for result in results), level
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_where_a_block_lies_changes_nothing(library: NativeLibrary, rig, is_int8):
+    network = rig.network(rig.shape(head_size=32))
+    tokens = random_tokens(np.random.default_rng(8), network.shape, 70)
+    chunks = [
+        rig.batch([(tokens[a:b], a, [3, 0, 4, 2, 1])], prompt_lens=[50]) for a, b in ((0, 40), (40, 70))
+    ]
+    apart = rig.pages(network.shape, 5, 16, is_int8)
+    together = allocate_pages(apart[0].layout, 5, network.shape.num_layers)
+    for level in library.levels:
+        with network.native(library, level=level, num_threads=2, prompts_in_bf16=True) as model:
+            logits = []
+            for pages in (apart, together):
+                model.bind_kv(pages)
+                logits.append(np.concatenate([rig.logits(model, chunk) for chunk in chunks]))
+        assert (logits[0] == logits[1]).all(), level
 
 
 def test_best_tokens_agree_with_the_logits(library: NativeLibrary, rig):
