@@ -26,8 +26,9 @@ from benchmarks.servers import free_port, spawn, wait_healthy
 
 MAX_SEQUENCES = 8
 CLIENTS = 3 * MAX_SEQUENCES
-# Room for about half of what the running sequences may want, so that blocks run out all the time.
-KV_MEMORY = "40MiB"
+# Room for about a third of what the running sequences may want: blocks are evicted all the time, now and then
+# a sequence is preempted.
+KV_MEMORY = "12MiB"
 LONGEST_ANSWER = 48
 SETTLED_S = 120.0
 _NUM_PROMPTS = 10
