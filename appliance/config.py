@@ -56,9 +56,14 @@ def setting(
     choices: tuple[str, ...] | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
+    pattern: str | None = None,
 ) -> typing.Any:  # a dataclass field: its type is the annotation beside it
-    """Declare a setting: its default, one line of help, and the bounds of its value."""
+    """Declare a setting: its default, one line of help, and the bounds of its value.
+
+    A text that `pattern` does not match whole is refused with the help.
+    """
     meta = {"help": help_text, "metavar": metavar, "choices": choices, "min": minimum, "max": maximum}
+    meta["pattern"] = pattern
     return field(default=default, metadata=meta)
 
 
@@ -70,7 +75,9 @@ class Settings:
     host: str = setting("127.0.0.1", "address to listen on; any but loopback needs an API key")
     port: int = setting(11500, "port to listen on; 0 takes a free one", minimum=0, maximum=65535)
     backend: str = setting("auto", "how forward passes run", choices=BACKENDS)
-    device: str = setting("auto", "auto, cpu, cuda or cuda:N", metavar="DEVICE")
+    device: str = setting(
+        "auto", "auto, cpu, cuda or cuda:N", metavar="DEVICE", pattern=r"auto|cpu|cuda(:\d+)?"
+    )
     precision: str = setting("auto", "precision of the weights", choices=PRECISIONS)
     activations: str = setting(
         "auto",
@@ -201,6 +208,9 @@ def _parse(name: str, raw: object, *, source: str) -> object:
     choices, low, high = (declared.metadata[k] for k in ("choices", "min", "max"))
     if choices and value not in choices:
         raise BadSetting(f"{source} is {raw!r}; choose one of {', '.join(choices)}", param=name)
+    pattern = declared.metadata["pattern"]
+    if pattern and not re.fullmatch(pattern, str(value)):
+        raise BadSetting(f"{source} is {raw!r}; choose {declared.metadata['help']}", param=name)
     if isinstance(value, int | float) and not isinstance(value, bool):
         if low is not None and value < low:
             raise BadSetting(f"{source} is {raw!r}; the least is {low}", param=name)

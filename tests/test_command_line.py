@@ -194,7 +194,7 @@ def test_what_cannot_be_parsed_exits_with_2(arguments: list[str], capsys: pytest
         (["--device", "gpu"], "--device is 'gpu'; choose auto, cpu, cuda or cuda:N"),
         (["--context", "513"], "--context is 513 and this model was made for at most 512"),
         (["--precision", "nf4", "--backend", "cpu"], "--backend cpu cannot run this: it runs the precisions"),
-        (["--backend", "cuda"], "--backend cuda cannot run"),
+        (["--backend", "cuda"], "--backend cuda cannot be used"),
     ],
 )
 def test_a_bad_value_exits_with_2_and_says_what_is_allowed(
@@ -323,7 +323,7 @@ def test_real_processes_answer_or_refuse(tiny: Path) -> None:
     assert (code, err) == (0, "")
     assert out.strip()
     for name, words in (
-        ("cuda", "use the CPU"),
+        ("cuda", "Without a GPU: --backend auto"),
         ("int4", "--precision int4 does not run on the eager backend"),
     ):
         code, out, err = ended[name]

@@ -172,6 +172,8 @@ BAD: list[tuple[str, str, str]] = [
     ("allowed_origins", "", "an empty value has no meaning"),
     ("backend", "gpu", "choose one of auto, eager, cpu, cuda"),
     ("device", "", "an empty value has no meaning"),
+    ("device", "gpu", "choose auto, cpu, cuda or cuda:N"),
+    ("device", "cuda:x", "choose auto, cpu, cuda or cuda:N"),
     ("precision", "int5", "choose one of auto, f32, bf16, f16, int8, int8-mixed, int4, nf4, llm.int8"),
     ("activations", "int4", "choose one of auto, int16, mixed, int8"),
     ("kv_dtype", "int4", "choose one of auto, f32, bf16, f16, int8"),

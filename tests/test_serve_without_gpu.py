@@ -59,11 +59,16 @@ def test_a_gpu_that_cannot_be_used_is_told_by_503_until_the_server_is_stopped(
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
     refused = httpx.post(f"{url}/v1/chat/completions", content=json.dumps(body))
     assert refused.status_code == 503
-    assert trouble in refused.json()["error"]["message"]
+    expected = f"the appliance cannot answer until it is started again: {health.json()['detail']}"
+    assert refused.json()["error"]["message"] == expected
+    assert httpx.post(f"{url}/api/chat", content=json.dumps(body)).json() == {"error": expected}
+    anthropic = httpx.post(f"{url}/v1/messages", content=json.dumps(body | {"max_tokens": 9}))
+    assert (anthropic.status_code, anthropic.json()["error"]["message"]) == (503, expected)
     time.sleep(0.5)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=30)
+    assert "Not ready: the GPU cannot be used, as the log says" in out
     assert process.returncode == 2
     assert err.count(trouble) == 1
     assert "Traceback" not in err

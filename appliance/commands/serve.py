@@ -94,7 +94,7 @@ def _serve_headless(appliance: Appliance, settings: Settings, *, is_desktop: boo
             return 0
     if appliance.failure is not None:
         if isinstance(appliance.failure, NoUsableGpu | NotEnoughGpuMemory | DeviceLost) and not is_desktop:
-            _say("Not ready for want of a GPU; /health tells why, until this is stopped")
+            _say("Not ready: the GPU cannot be used, as the log says; requests get 503 and the reason")
             _wait_for_end(appliance)
         appliance.stop()
         if is_desktop:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from appliance.runtime.device import has_gpu_driver
 from kernels.launch import OLDEST_ARCHITECTURE
 
 _NAMES = {80: "8.0 (Ampere)"}
@@ -16,6 +17,7 @@ class GpuFacts:
 
     is_cuda_build: bool
     has_triton: bool
+    has_driver: bool = True
     driver_error: str = ""
     name: str = ""
     architecture: int = 0
@@ -27,7 +29,7 @@ def read_gpu(device: torch.device) -> GpuFacts:
     """Ask torch and the driver about a CUDA device, or about the first where `device` is another's."""
     has_triton = importlib.util.find_spec("triton") is not None
     if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
-        return GpuFacts(is_cuda_build=False, has_triton=has_triton)
+        return GpuFacts(is_cuda_build=False, has_triton=has_triton, has_driver=has_gpu_driver())
     index = (device.index or 0) if device.type == "cuda" else 0
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -47,8 +49,12 @@ def read_gpu(device: torch.device) -> GpuFacts:
 
 def why_no_gpu(facts: GpuFacts) -> str | None:
     """Say what keeps the GPU backend from running, and what would mend it; None where nothing does."""
+    if not facts.has_driver:
+        return "no NVIDIA driver is installed, and PyTorch is built without CUDA; a GPU needs both"
     if not facts.is_cuda_build:
-        return "this build of torch has no CUDA; install torch with CUDA, or use the CPU"
+        return (
+            "this PyTorch is built without CUDA; install PyTorch's CUDA build (pytorch.org names its index)"
+        )
     if facts.driver_error:
         return _driver_trouble(facts.driver_error)
     if facts.architecture < OLDEST_ARCHITECTURE:
@@ -65,9 +71,9 @@ def why_no_gpu(facts: GpuFacts) -> str | None:
 def _driver_trouble(error: str) -> str:
     lowered = error.lower()
     if "no nvidia driver" in lowered or "driver shared library" in lowered:
-        return "no NVIDIA driver is installed; install one and restart, or use the CPU"
+        return "no NVIDIA driver is installed; install one and restart the machine"
     if "too old" in lowered or "insufficient" in lowered:
-        return f"the NVIDIA driver is too old for this build of torch; update it ({_first_line(error)})"
+        return f"the NVIDIA driver is too old for this PyTorch; update it ({_first_line(error)})"
     if "no cuda gpus" in lowered or "no cuda-capable device" in lowered:
         return "the NVIDIA driver sees no GPU; check that it is plugged in, powered, and visible here"
     if "out of memory" in lowered:

@@ -85,7 +85,9 @@ def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
         if trouble is None:
             return load_cuda(file, wishes, report)
         if wishes.backend == "cuda":
-            raise NoUsableGpu(f"--backend cuda cannot run: {trouble}", param="backend")
+            raise NoUsableGpu(
+                f"--backend cuda cannot be used: {trouble}. Without a GPU: --backend auto", param="backend"
+            )
         logger.warning("using the eager backend, which is several times slower: %s", trouble)
     if wishes.backend == "cpu" and wishes.device.type != "cpu":
         raise BadSetting(f"--backend cpu does not run on --device {wishes.device}", param="backend")

@@ -56,9 +56,13 @@ def torch_device(wanted: str) -> torch.device:
         raise BadSetting(f"--device is '{wanted}'; choose auto, cpu, cuda or cuda:N", param="device")
     num_found = torch.cuda.device_count() if device.type == "cuda" else 0
     if device.type == "cuda" and (device.index or 0) >= num_found:
-        trouble = why_no_gpu(read_gpu(device)) if not num_found else f"torch sees {num_found} CUDA devices"
+        trouble = why_no_gpu(read_gpu(device)) if not num_found else _cards_there_are(num_found)
         raise NoUsableGpu(
-            f"--device is '{wanted}' and there is no such card: {trouble}; or choose cpu or auto",
-            param="device",
+            f"--device {wanted} cannot be used: {trouble}. Without a GPU: --device auto", param="device"
         )
     return device
+
+
+def _cards_there_are(num_found: int) -> str:
+    last = "only cuda:0 is" if num_found == 1 else f"cuda:0 to cuda:{num_found - 1} are"
+    return f"{last} there"

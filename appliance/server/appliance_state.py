@@ -116,6 +116,8 @@ class ApplianceState:
     def require_ready(self) -> None:
         """Raise NotReady with the phase unless requests can be answered now."""
         status = self.status
+        if status.phase == "failed":
+            raise NotReady(f"the appliance cannot answer until it is started again: {status.detail}")
         if not status.is_ready:
             detail = f" ({status.detail})" if status.detail else ""
             raise NotReady(f"the appliance is {status.phase}{detail}; try again when GET /health answers 200")

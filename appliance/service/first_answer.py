@@ -40,6 +40,11 @@ def _follow(connection: http.client.HTTPConnection, *, deadline: float) -> str |
             connection.auto_open = 0  # the next one to answer would be another process
             if health["status"] == "ok":
                 return None
+            if health["phase"] == "failed":
+                raise ServiceError(
+                    f"installed and running, but it cannot serve: {health['detail']} "
+                    "(mended without a change of flags: `appliance service install` again)"
+                )
             doing = health["detail"] or health["phase"]
         time.sleep(_RETRY_S)
     return doing

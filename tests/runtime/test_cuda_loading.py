@@ -171,7 +171,7 @@ def test_the_gpu_backend_without_a_card_is_refused_in_one_sentence(tmp_path: Pat
     )
     with (
         read_gguf(tiny_model().write(tmp_path / "tiny.gguf")) as file,
-        pytest.raises(BadSetting, match=r"^--backend cuda cannot run: ") as caught,
+        pytest.raises(BadSetting, match=r"^--backend cuda cannot be used: ") as caught,
     ):
         load_backend(file, wishes, lambda *_: None)
     assert caught.value.param == "backend"

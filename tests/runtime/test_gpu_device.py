@@ -28,12 +28,16 @@ def test_a_card_that_is_new_enough_has_no_trouble() -> None:
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        (replace(GOOD, is_cuda_build=False), "this build of torch has no CUDA; install torch with CUDA"),
+        (replace(GOOD, is_cuda_build=False), "this PyTorch is built without CUDA; install PyTorch's CUDA"),
+        (
+            replace(GOOD, is_cuda_build=False, has_driver=False),
+            "no NVIDIA driver is installed, and PyTorch is built without CUDA; a GPU needs both",
+        ),
         (
             replace(GOOD, driver_error="Found no NVIDIA driver on your system."),
             "no NVIDIA driver is installed",
         ),
-        (replace(GOOD, driver_error=OLD_DRIVER), "too old for this build of torch; update it"),
+        (replace(GOOD, driver_error=OLD_DRIVER), "too old for this PyTorch; update it"),
         (
             replace(GOOD, driver_error="No CUDA GPUs are available"),
             "sees no GPU; check that it is plugged in",
@@ -46,7 +50,17 @@ def test_a_card_that_is_new_enough_has_no_trouble() -> None:
         (replace(GOOD, architecture=75), "Test Card has compute capability 7.5 and .* needs 8.0 (Ampere)"),
         (replace(GOOD, has_triton=False), "the package triton is not installed"),
     ],
-    ids=["build", "no driver", "old driver", "no card", "full", "odd", "old card", "no triton"],
+    ids=[
+        "build",
+        "build and driver",
+        "no driver",
+        "old driver",
+        "no card",
+        "full",
+        "odd",
+        "old card",
+        "no triton",
+    ],
 )
 def test_each_trouble_is_one_sentence_of_its_own(facts: GpuFacts, words: str) -> None:
     trouble = why_no_gpu(facts)

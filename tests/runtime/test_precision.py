@@ -62,10 +62,12 @@ def test_a_word_that_is_no_device_is_refused(wanted: str) -> None:
 
 def test_a_gpu_that_is_not_there_is_refused_with_how_many_are() -> None:
     found = torch.cuda.device_count()
-    trouble = f"torch sees {found} CUDA devices" if found else why_no_gpu(read_gpu(torch.device("cuda")))
+    trouble = "there" if found else why_no_gpu(read_gpu(torch.device("cuda")))
+    assert trouble is not None
     with pytest.raises(NoUsableGpu) as caught:
         select_device(f"cuda:{found}")
-    assert f"there is no such card: {trouble}; or choose cpu or auto" in caught.value.message
+    assert caught.value.message.startswith(f"--device cuda:{found} cannot be used: ")
+    assert caught.value.message.endswith(f"{trouble}. Without a GPU: --device auto")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a card")

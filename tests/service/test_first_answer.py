@@ -46,6 +46,15 @@ def test_a_service_that_ends_while_loading_is_told() -> None:
         wait_until_ready(address, has_tls=False)
 
 
+def test_a_service_that_stays_up_without_its_gpu_is_a_failure_told_at_once() -> None:
+    failed = b'{"status":"unavailable","phase":"failed","detail":"--backend cuda cannot be used: no driver"}'
+    with (
+        service(LOADING, failed) as address,
+        pytest.raises(ServiceError, match="it cannot serve: --backend cuda cannot be used: no driver"),
+    ):
+        wait_until_ready(address, has_tls=False)
+
+
 def test_one_that_loads_for_long_is_let_go_on() -> None:
     with service(*[LOADING] * 20) as address:
         assert "not ready yet: reading the model" in wait_until_ready(address, has_tls=False, within_s=1)

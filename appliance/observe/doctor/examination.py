@@ -42,7 +42,6 @@ def _checks(case: Case) -> Iterator[tuple[str, Callable[[], Finding | list[Findi
     wish = case.settings
     model_bytes, missing_bytes = weights.num_model_bytes(wish.model, case.find, case.store)
     can_build, native_dir = not paths.is_frozen(), paths.native_dir()
-    wants_gpu = wish.device.startswith("cuda") or wish.backend == "cuda"
     names = [field.name for field in fields(Settings)]
     folders = {
         "models": case.store.models_dir,
@@ -55,7 +54,7 @@ def _checks(case: Case) -> Iterator[tuple[str, Callable[[], Finding | list[Findi
     yield "cpu share", processor.check_cpu_share
     yield "memory", lambda: memory.check_memory(model_bytes)
     yield "swap", memory.check_swap
-    yield "gpu", lambda: gpu.check_gpu(case.read_gpus(), model_bytes, is_wanted=wants_gpu)
+    yield "gpu", lambda: gpu.check_gpu(case.read_gpus(), model_bytes, asked_by=_asks_for_gpu(wish))
     yield "compiler", lambda: native_engine.check_compiler(is_frozen=not can_build)
     yield "native engine", lambda: native_engine.check_native_library(native_dir, can_build=can_build)
     yield "disk", lambda: storage.check_disk(case.store.models_dir, missing_bytes)
@@ -66,3 +65,10 @@ def _checks(case: Case) -> Iterator[tuple[str, Callable[[], Finding | list[Findi
     yield "port", lambda: port.check_port(wish.host, wish.port, case.bind)
     yield "exposure", lambda: port.check_exposure(wish.host, has_key=case.has_key)
     yield "model", lambda: weights.check_model(wish.model, case.find, case.store)
+
+
+def _asks_for_gpu(wish: Settings) -> str:
+    """The setting that does; empty for none."""
+    if wish.device.startswith("cuda"):
+        return f"--device {wish.device}"
+    return "--backend cuda" if wish.backend == "cuda" else ""

@@ -12,27 +12,42 @@ _BESIDE_WEIGHTS_BYTES = 2**30
 Bad = Callable[[str, str, str], Finding]
 
 
-def check_gpu(facts: GpuFacts, model_bytes: int, *, is_wanted: bool) -> list[Finding]:
-    """One line for the driver, then one for each card. They fail only where a GPU was asked for."""
-    bad = failed if is_wanted else warned
+def check_gpu(facts: GpuFacts, model_bytes: int, *, asked_by: str = "") -> list[Finding]:
+    """One line for the driver, then one for each card. They fail only where a GPU was asked for.
+
+    `asked_by` is the setting that does, such as `--device cuda:1`.
+    """
+    bad = failed if asked_by else warned
     driver = _check_driver(facts, bad)
     if driver is not None:
         return [driver]
     if not facts.cards:
-        return [_without_gpu(facts, bad)]
+        return [_without_gpu(facts, asked_by)]
+    number = _number_of_card(asked_by)
+    if number >= len(facts.cards):
+        last = len(facts.cards) - 1
+        return [failed("gpu", f"{asked_by} is not there; the last card is cuda:{last}", _remedy(asked_by))]
     return [
         _check_card(f"gpu {index}", card, facts, model_bytes, bad) for index, card in enumerate(facts.cards)
     ]
 
 
-def _without_gpu(facts: GpuFacts, bad: Bad) -> Finding:
-    if bad is failed:
-        return failed(
-            "gpu", "no NVIDIA GPU is found and the settings ask for one", "set --device auto or cpu"
-        )
+def _without_gpu(facts: GpuFacts, asked_by: str) -> Finding:
+    if asked_by:
+        return failed("gpu", f"{asked_by} cannot be used: no NVIDIA GPU is found", _remedy(asked_by))
     if facts.has_module and facts.driver_problem is None:
         return passed("gpu", "the driver is there and shows no card; the CPU serves")
     return passed("gpu", "no NVIDIA GPU; the CPU serves")
+
+
+def _number_of_card(asked_by: str) -> int:
+    _, _, number = asked_by.partition("cuda:")
+    return int(number) if number.isdecimal() else 0
+
+
+def _remedy(asked_by: str) -> str:
+    """The same option without a GPU by name."""
+    return f"without a GPU: {asked_by.split()[0]} auto"
 
 
 def _check_driver(facts: GpuFacts, bad: Bad) -> Finding | None:

@@ -55,26 +55,45 @@ TROUBLES = [
 def test_each_trouble_is_said_and_fails_only_where_a_gpu_was_asked_for(
     facts: GpuFacts, summary: str, remedy: str, is_wanted: bool
 ) -> None:
-    (finding,) = check_gpu(facts, 8 * GIB, is_wanted=is_wanted)
+    (finding,) = check_gpu(facts, 8 * GIB, asked_by="--device cuda" if is_wanted else "")
     assert summary in finding.summary
     assert remedy in finding.remedy
     assert finding.status == (Status.FAIL if is_wanted else Status.WARN)
 
 
 def test_every_card_has_its_line_and_a_good_one_passes() -> None:
-    findings = check_gpu(replace(GOOD, cards=(CARD, HELD)), 8 * GIB, is_wanted=False)
+    findings = check_gpu(replace(GOOD, cards=(CARD, HELD)), 8 * GIB)
     assert [(f.name, f.status) for f in findings] == [("gpu 0", Status.PASS), ("gpu 1", Status.WARN)]
 
 
 def test_an_older_driver_of_the_same_major_version_serves() -> None:
     facts = replace(GOOD, driver_cuda=(13, 0), torch_cuda=(13, 2))
-    assert check_gpu(facts, GIB, is_wanted=True)[0].status == Status.PASS
+    assert check_gpu(facts, GIB, asked_by="--device cuda")[0].status == Status.PASS
 
 
 def test_a_machine_without_a_gpu_is_fine_unless_one_is_asked_for() -> None:
     none = GpuFacts(num_on_bus=0)
-    assert check_gpu(none, GIB, is_wanted=False)[0].status == Status.PASS
-    assert check_gpu(none, GIB, is_wanted=True)[0].status == Status.FAIL
+    assert check_gpu(none, GIB)[0].status == Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("asked_by", "remedy"), [("--backend cuda", "--backend auto"), ("--device cuda:1", "--device auto")]
+)
+def test_a_gpu_that_is_asked_for_and_missing_names_the_setting_that_asks(asked_by: str, remedy: str) -> None:
+    (finding,) = check_gpu(GpuFacts(num_on_bus=0), GIB, asked_by=asked_by)
+    assert finding.status == Status.FAIL
+    assert finding.summary == f"{asked_by} cannot be used: no NVIDIA GPU is found"
+    assert finding.remedy == f"without a GPU: {remedy}"
+
+
+def test_a_card_of_a_number_that_is_not_there_is_told() -> None:
+    (finding,) = check_gpu(GOOD, GIB, asked_by="--device cuda:1")
+    assert (finding.status, finding.summary) == (
+        Status.FAIL,
+        "--device cuda:1 is not there; the last card is cuda:0",
+    )
+    two = replace(GOOD, cards=(CARD, CARD))
+    assert all(f.status == Status.PASS for f in check_gpu(two, GIB, asked_by="--device cuda:1"))
 
 
 class NVMLError(Exception):
