@@ -1,11 +1,28 @@
 """Makes the step after one whose tokens nobody knows yet. Knows sequences and blocks; no tensors."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from appliance.engine.batch import UNKNOWN_TOKEN, ScheduledSequence
 from appliance.engine.block_tables import BlockTables
 from appliance.engine.sequence import Sequence, SequenceId
 from appliance.engine.steps_in_flight import StepsInFlight
+
+# Waiting sequences are looked at again after so long: classes and patience may have changed their order.
+_SHORT_FOR_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Somebody could not start for want of blocks: with these numbers nobody else can, for a while."""
+
+    num_waiting: int
+    num_available: int
+    since_s: float
+
+    def lasts(self, num_waiting: int, num_available: int, now_s: float) -> bool:
+        is_as_short = num_waiting <= self.num_waiting and num_available <= self.num_available
+        return is_as_short and now_s - self.since_s < _SHORT_FOR_S
 
 
 def next_tokens(

@@ -3,9 +3,10 @@
 from collections import Counter
 
 from appliance.engine.admission_window import TARGETS_S
+from appliance.engine.block_tables import held_blocks
 from appliance.engine.counters import Counters
 from appliance.engine.scheduler import Scheduler
-from appliance.engine.sequence import Lane, Sequence, ServiceClass
+from appliance.engine.sequence import Lane, Sequence, SequenceStatus, ServiceClass
 from appliance.engine.stats import ClassSnapshot, EngineSnapshot, SequenceSnapshot
 
 
@@ -30,7 +31,7 @@ def take_snapshot(scheduler: Scheduler, counters: Counters, now_s: float) -> Eng
         num_blocks=scheduler.pool.num_blocks,
         num_used_blocks=scheduler.pool.num_used,
         num_cached_blocks=scheduler.pool.num_cached,
-        num_wasted_slots=scheduler.num_wasted_slots,
+        num_wasted_slots=_num_wasted_slots(scheduler),
         num_allocations=scheduler.pool.counters.num_allocations,
         num_refused_allocations=scheduler.pool.counters.num_refused_allocations,
         num_evicted_blocks=scheduler.pool.counters.num_evicted_blocks,
@@ -62,6 +63,13 @@ def _class_snapshots(
         )
         for each in ServiceClass
     )
+
+
+def _num_wasted_slots(scheduler: Scheduler) -> int:
+    """Places for tokens in blocks of running sequences, most of them last blocks, without a token."""
+    size = scheduler.pool.block_size
+    running = (s for s in scheduler.live_sequences() if s.status is SequenceStatus.RUNNING)
+    return sum(len(held_blocks(s)) * size - s.num_tokens for s in running)
 
 
 def _sequence_snapshot(sequence: Sequence, now_s: float) -> SequenceSnapshot:

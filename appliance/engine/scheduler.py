@@ -21,7 +21,7 @@ from appliance.engine.block_tables import BlockTables, has_computed_prompt, held
 from appliance.engine.followers import Followers
 from appliance.engine.headroom import Headroom
 from appliance.engine.lateness import Lateness
-from appliance.engine.lookahead import next_tokens
+from appliance.engine.lookahead import Shortage, next_tokens
 from appliance.engine.output_taking import take_output
 from appliance.engine.policy import ArrivalOrder, WaitingOrder
 from appliance.engine.prompt_reading import PromptReadings
@@ -92,7 +92,7 @@ class Scheduler:
         self._lateness = Lateness()
         self._running: dict[SequenceId, Sequence] = {}
         self.steps = StepsInFlight()
-        self._shortage: tuple[int, int] | None = None  # with how many waiting and blocks nobody could start
+        self._shortage: Shortage | None = None
 
     @property
     def num_running(self) -> int:
@@ -119,12 +119,6 @@ class Scheduler:
         """How many waiting sequences the next step would start, as far as the last one knew."""
         return 0 if self._shortage else self.max_sequences - len(self._running)
 
-    @property
-    def num_wasted_slots(self) -> int:
-        """Places for tokens in blocks of running sequences, most of them last blocks, without a token."""
-        size = self.pool.block_size
-        return sum(len(held_blocks(s)) * size - s.num_tokens for s in self._running.values())
-
     def live_sequences(self) -> Iterator[Sequence]:
         """Running sequences by admission, then waiting ones, then those that wait for another's prompt."""
         yield from self._running.values()
@@ -143,6 +137,7 @@ class Scheduler:
 
         A fork is held back until its leader has computed the prompt, and then takes over its blocks.
         """
+        self._shortage = None
         self._triage.sort(sequence)
         self._lateness.watch(sequence)
         leader = sequence.fork_of
@@ -205,9 +200,9 @@ class Scheduler:
 
     def schedule_next(self, now_s: float = 0.0) -> Batch:
         """Choose the step after the one in flight before its tokens are known; empty where they matter."""
-        lacked = self._shortage or (0, 0)
-        is_as_short = self.num_waiting <= lacked[0] and self.pool.num_available <= lacked[1]
-        is_full = self.num_running >= self.max_sequences or (is_as_short and self.steps.is_past_prompts)
+        shortage, num_available = self._shortage, self.pool.num_available
+        is_short = shortage is not None and shortage.lasts(self.num_waiting, num_available, now_s)
+        is_full = self.num_running >= self.max_sequences or (is_short and self.steps.is_past_prompts)
         is_open = self.num_waiting > 0 and not is_full
         is_sure = not is_open and not self._lateness.is_due(now_s)
         sequences = next_tokens(self.steps, self._running, self._tables) if is_sure else ()
@@ -314,7 +309,7 @@ class Scheduler:
             num_left_over = self._headroom.reserve(sequence, self._running.values(), self.pool)
             if self._tables.claim(sequence, num_left_over=num_left_over):
                 return sequence
-            self._shortage = (self.num_waiting, self.pool.num_available)
+            self._shortage = Shortage(self.num_waiting, self.pool.num_available, now_s)
             if is_urgent:
                 return None
         return None
@@ -396,5 +391,6 @@ class Scheduler:
         self._running.pop(sequence.sequence_id, None)
         self.waiting.discard(sequence)
         self._followers.discard(sequence.sequence_id)
+        self._shortage = None
         self._sliced.drop_with(sequence.sequence_id)
         self._tables.release(sequence)

@@ -110,7 +110,9 @@ class AdaptiveBudget:
         if self._model.num_observed < _FEWEST_OBSERVED:
             return min(room, _FIRST_CHUNK)
         slowdown = self._slowdown_for(len(streams), len(prompts) + num_waiting)
-        return max(1, min(room, self._tokens_in(slowdown, streams, prompts)))
+        # What any chunk costs may be more than a step has to spare: a few tokens a layer a step, then.
+        least = _FIRST_CHUNK if self._num_layers > 1 else 1
+        return min(room, max(least, self._tokens_in(slowdown, streams, prompts)))
 
     def share(self, streams: SequenceOf[Sequence], chunks: SequenceOf[ScheduledSequence]) -> float:
         beside = _load_of_streams(streams)
@@ -151,6 +153,8 @@ class AdaptiveBudget:
         """
         beside = _load_of_streams(streams)
         alone_s = self._model.predict_s(beside)
+        if alone_s <= 0:  # prompts alone were seen so far
+            return _FIRST_CHUNK
         target_s = slowdown * alone_s * self._alone.value / self._beside.value
         self._spare_s = target_s - alone_s
         context = prompts[0].num_computed_tokens if prompts else 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from appliance.engine.batch import Batch, Pending, ScheduledSequence, SequenceOutput, StepResult
 from appliance.runtime.cpu import CpuBackend
 from appliance.runtime.layer_slices import LayerSlices
-from appliance.runtime.masks import MaskFiller, PendingMasks
+from appliance.runtime.masks import MaskFiller, Masks, PendingMasks
 from appliance.runtime.native_rows import read_rows
 from appliance.runtime.native_sampler import sample_natively
 from appliance.runtime.native_step import NativeOutputs, build_step
@@ -14,11 +14,10 @@ from appliance.runtime.step_results import gathered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputedSequences:
-    """Sequences whose new tokens are computed, and what choosing the next ones takes."""
+    """Sequences whose new tokens are computed, and what came of their rows."""
 
     sequences: tuple[ScheduledSequence, ...]
     outputs: NativeOutputs
-    masks: PendingMasks | None
 
     @property
     def sampled(self) -> tuple[ScheduledSequence, ...]:
@@ -34,6 +33,7 @@ class NativePending:
 
     batch: Batch
     computed: tuple[ComputedSequences, ...]
+    masks: PendingMasks | None
     begun: tuple[ScheduledSequence, ...] = ()
 
 
@@ -47,31 +47,30 @@ class NativeRunner:
 
     def launch(self, batch: Batch) -> Pending:
         self._backend.copy_blocks(batch.block_copies)
+        # Slow masks are filled while the library computes.
+        masks = self._mask_filler.start(_sampled(batch.finished_sequences))
         whole = (self._compute(batch.sequences),) if batch.sequences else ()
         if batch.slice is None:
-            return NativePending(batch=batch, computed=whole)
+            return NativePending(batch=batch, computed=whole, masks=masks)
         chunks = batch.slice.sequences
         outputs = self._slices.run(batch.slice)
         if outputs is None:
-            return NativePending(batch=batch, computed=whole, begun=chunks)
-        masks = self._mask_filler.start(_sampled(chunks))
-        computed = ComputedSequences(sequences=chunks, outputs=outputs, masks=masks)
-        return NativePending(batch=batch, computed=(*whole, computed))
+            return NativePending(batch=batch, computed=whole, masks=masks, begun=chunks)
+        computed = ComputedSequences(sequences=chunks, outputs=outputs)
+        return NativePending(batch=batch, computed=(*whole, computed), masks=masks)
 
     def collect(self, pending: Pending) -> StepResult:
         assert isinstance(pending, NativePending)
-        found = [output for each in pending.computed for output in self._finish(each).outputs]
+        masks = None if pending.masks is None else pending.masks.result()
+        found = [output for each in pending.computed for output in self._finish(each, masks).outputs]
         begun = (SequenceOutput(sequence_id=s.sequence_id) for s in pending.begun)
         return StepResult(outputs=(*found, *begun))
 
     def _compute(self, sequences: tuple[ScheduledSequence, ...]) -> ComputedSequences:
         step = build_step(sequences, block_size=self._backend.kv_layout.block_size)
-        # Slow masks are filled while the library computes.
-        masks = self._mask_filler.start(_sampled(sequences))
-        return ComputedSequences(sequences=sequences, outputs=self._backend.step(step), masks=masks)
+        return ComputedSequences(sequences=sequences, outputs=self._backend.step(step))
 
-    def _finish(self, computed: ComputedSequences) -> StepResult:
-        masks = None if computed.masks is None else computed.masks.result()
+    def _finish(self, computed: ComputedSequences, masks: Masks | None) -> StepResult:
         sampled = computed.sampled
         outputs = computed.outputs.rows(slice(len(sampled)))
         found = sample_natively(self._backend, outputs, sampled, masks)

@@ -32,7 +32,7 @@ class TokenChoice:
 
 @runtime_checkable
 class ChoosingBackend(Protocol):
-    """A backend that gives each row's best tokens as `candidates` and chooses among all logits itself."""
+    """A backend that gives each row's best tokens and chooses among all logits itself."""
 
     def choose(self, choices: SequenceOf[TokenChoice]) -> list[int]:
         """Return a place in each row's logits, -1 where there is no finite number to choose by."""

@@ -138,6 +138,37 @@ def test_who_waits_for_blocks_waits_for_one_that_ends_and_the_others_go_on() -> 
     assert bench.scheduler.pool.num_used == 0
 
 
+def test_a_small_one_starts_though_a_large_one_found_no_blocks_and_left() -> None:
+    bench, _ = leading_bench(num_blocks=6, block_size=4)
+    engine = make_engine(bench)
+    engine.submit([1] * 7, replace(LONG, max_tokens=15))
+    engine.step()
+    large = engine.submit([2] * 12, LONG)
+    for _ in range(3):
+        engine.step()
+    large.cancel()
+    engine.step()
+    small = engine.submit([3], LONG)
+    engine.step()
+    engine.step()
+    assert engine.queue_place(small.sequence_id) is None, "nobody looked at it"
+
+
+def test_who_waits_for_blocks_is_looked_at_again_before_long() -> None:
+    """A class's window or patience may have made another of the waiting the next one."""
+    bench, runner = leading_bench(num_blocks=6, block_size=4)
+    engine = make_engine(bench)
+    engine.submit([1] * 7, replace(LONG, max_tokens=15))
+    engine.step()
+    engine.submit([2] * 12, LONG)
+    for _ in range(3):
+        engine.step()
+    num_ahead = runner.num_ahead
+    bench.clock.now_s += 1.0
+    engine.step()
+    assert runner.num_ahead == num_ahead
+
+
 def test_a_prompt_under_way_keeps_all_steps_in_turn() -> None:
     bench, runner = leading_bench(step_tokens=4)
     engine = make_engine(bench)

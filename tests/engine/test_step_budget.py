@@ -173,6 +173,37 @@ def test_where_any_prompt_costs_much_many_tokens_go_through_a_few_layers_a_step(
     assert one_by_one_s > slowdown * alone_s, "without slices a single token is too much"
 
 
+def test_a_stream_after_nothing_but_prompts_costs_nothing_yet_and_breaks_nothing() -> None:
+    rng = random.Random(7)  # draws a workload
+    for _ in range(200):
+        budget = AdaptiveBudget(512, num_layers=rng.choice([0, 30]))
+        for _ in range(rng.randint(8, 20)):
+            tokens = rng.randint(8, 512)
+            batch = batch_of([], sequence(6400, 0), tokens)
+            quicker = 0.8 if tokens < 64 else 1.0
+            budget.observe(batch, quicker * (2e-3 + 1e-3 * tokens) * rng.uniform(0.9, 1.1))
+        streams, prompt = [sequence(301, 300)], sequence(6400, 0)
+        tokens = budget.prompt_tokens(streams, [prompt])
+        assert 1 <= tokens <= 511
+        budget.share(streams, batch_of([], prompt, tokens).sequences)
+
+
+def test_where_reading_the_context_takes_longer_than_there_is_a_few_tokens_go_on_all_the_same() -> None:
+    """Slow steps, a long context behind the prompt: a token alone would cost about as much."""
+    budget = AdaptiveBudget(512, slowdown=1.2, num_layers=30)
+    sliced = SlicedPrompts(30)
+    streams, prompt = [sequence(301 + i, 300 + i) for i in range(4)], sequence(64_000, 60_000)
+    for tokens in [0] * 40 + [8, 16, 32] * 30:
+        batch = batch_of(streams, prompt, tokens)
+        budget.observe(batch, 4 * true_s(load_of(batch)))
+    tokens = budget.prompt_tokens(streams, [prompt])
+    assert tokens == 16
+    chunks = batch_of([], prompt, tokens).sequences
+    piece = sliced.next_slice(chunks, budget.share(streams, chunks))
+    assert piece is not None
+    assert piece.end_layer < 30
+
+
 def test_a_chunk_in_slices_ends_within_a_quarter_of_a_second() -> None:
     for factor in (0.25, 1.0, 4.0, 40.0):
         budget = AdaptiveBudget(512, slowdown=2.0, num_layers=30)
@@ -184,7 +215,7 @@ def test_a_chunk_in_slices_ends_within_a_quarter_of_a_second() -> None:
         chunk = batch_of([], prompt, tokens)
         num_steps = 1 / budget.share(streams, chunk.sequences)
         step_s = 2.0 * factor * device_s(streams, prompt, 0)
-        assert num_steps * step_s <= max(0.27, 1.05 * step_s)
+        assert num_steps * step_s <= max(0.27, 1.05 * step_s) or tokens == 16  # the fewest that are cut
 
 
 def test_now_and_then_a_step_goes_without_prompts_so_that_streams_stay_measured() -> None:
