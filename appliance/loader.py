@@ -30,8 +30,11 @@ from appliance.observe.resources import ProcessResources
 from appliance.precision_map import EMPTY_MAP, PrecisionMap, map_file, read_map
 from appliance.quality import Quality, read_quality, variant_of
 from appliance.runtime.device import Device, select_device
-from appliance.runtime.kv_plan import human_size, plan_kv
+from appliance.runtime.human_size import human_size
+from appliance.runtime.kv_demand import KVDemand
+from appliance.runtime.kv_plan import plan_kv
 from appliance.runtime.kv_policy import KVChoice, choose_kv, wanted_tokens
+from appliance.runtime.kv_remedies import NarrowerWeights
 from appliance.runtime.layer_slices import LayeredBackend
 from appliance.runtime.loading import LoadedBackend, LoadWishes, Report, load_backend
 from appliance.runtime.runners import make_runner
@@ -95,6 +98,8 @@ def _load_onto(
     context_length = _context_length(settings.context, loaded)
     kv = _choose_kv(settings, loaded, context_length, room)
     logger.info(kv.plan.explanation)
+    if kv.plan.warning:
+        logger.log(logging.WARNING if settings.context else logging.INFO, kv.plan.warning)
     engine = _start_engine(settings, found.model_id, loaded, kv, context_length, report)
     prompt_log = _prompt_log(settings, found, tokenizer)
     facts = replace(
@@ -243,9 +248,9 @@ def _context_length(wanted: int | None, loaded: LoadedBackend) -> int:
 def _choose_kv(settings: Settings, loaded: LoadedBackend, context_length: int, room: Room) -> KVChoice:
     wish = settings.kv_memory
     free_bytes = _free_bytes(loaded.backend.device, room)
-    plan = partial(
-        plan_kv,
-        device=loaded.backend.device,
+    demand = KVDemand(
+        layout=loaded.backend.kv_layout,
+        device_type=loaded.backend.device.type,
         num_layers=loaded.config.num_layers,
         context_length=context_length,
         max_sequences=settings.max_sequences,
@@ -254,13 +259,16 @@ def _choose_kv(settings: Settings, loaded: LoadedBackend, context_length: int, r
         wanted_bytes=wish.num_bytes if wish else None,
         wanted_share=wish.share if wish else None,
     )
+    narrower = tuple(
+        NarrowerWeights(other.precision, loaded.weights_bytes - other.num_bytes) for other in loaded.narrower
+    )
     num_wanted_tokens = wanted_tokens(
         context_length, settings.max_sequences, is_context_asked=settings.context is not None
     )
     return choose_kv(
         loaded.backend.kv_layout,
         loaded.kv_dtype,
-        plan,
+        lambda layout: plan_kv(replace(demand, layout=layout), narrower),
         num_wanted_tokens=num_wanted_tokens,
         is_open=settings.kv_dtype == "auto",
     )

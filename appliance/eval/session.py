@@ -21,7 +21,7 @@ from appliance.quality import Quality, save_quality, variant_of
 from appliance.runtime.checkpoint import ModelFile as OpenModel
 from appliance.runtime.checkpoint import read_config
 from appliance.runtime.device import select_device
-from appliance.runtime.kv_plan import human_size
+from appliance.runtime.human_size import human_size
 from appliance.runtime.loading import LoadedBackend, load_backend
 from appliance.runtime.threads import usable_threads
 from appliance.runtime.weights import WeightLoader

@@ -11,6 +11,7 @@ from appliance.precision_map import EMPTY_MAP, PrecisionMap
 from appliance.runtime.checkpoint import ModelFile, Progress, read_config
 from appliance.runtime.cpu import Activations, CpuBackend, cpu_kv_layout, native_config
 from appliance.runtime.cpu_weights import PLANS, NativeWeightLoader, PackingPlan
+from appliance.runtime.weights_room import SizedWeights, narrower_than
 from kernels.cpu.build import BuildError, build
 from kernels.cpu.library import NativeLibrary, NativeUnsupported, load_library
 from kernels.cpu.native import NativeModelBuilder
@@ -19,9 +20,12 @@ from kernels.kv_layout import KVType
 _KV_DTYPES = {"auto": KVType.BF16, "bf16": KVType.BF16, "int8": KVType.INT8}
 # A packaged build brings the library under this name, without the key that a compiled one has.
 SHIPPED_NAME = "libappliance_cpu"
+_UNQUANTIZED = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 _FOUR_BIT = (GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K)
 # One matrix of every layer speaks for all, in either kind of file.
 _LINEAR_NAMES = ("attn_output.weight", "self_attn.o_proj.weight")
+# From the most exact down.
+_LADDER = ("bf16", "int8", "int4")
 # Bytes per parameter, scales included.
 _BYTES_PER_PARAMETER = {"int4": 0.65, "int8": 1.1, "int8-mixed": 1.3, "bf16": 2.0, "f32": 4.0}
 _TABLE_NAMES = ("token_embd.weight", "output.weight", "embed_tokens.weight", "lm_head.weight")
@@ -55,6 +59,7 @@ class NativePlan:
     kv_dtype: str
     kv_type: KVType
     weights_bytes: int
+    narrower: tuple[SizedWeights, ...] = ()
 
 
 def plan_native(
@@ -69,31 +74,47 @@ def plan_native(
         raise NotNative(f"it runs the precisions auto, f32, bf16, int8, int8-mixed and int4, not {precision}")
     keeps_blocks = chosen == "auto"
     kv_type = _KV_DTYPES[kv_dtype]
+    # The table's word for a file's own blocks; files of 16 bits and more become INT8 per channel.
+    word = ("int4" if is_four_bit else "int8") if keeps_blocks else chosen
+    weights = SizedWeights(word, _kept_bytes(file) if keeps_blocks else _packed_bytes(file, chosen))
     return NativePlan(
         packing=replace(PLANS[chosen], precision_map=precision_map),
-        # The table's word for a file's own blocks; files of 16 bits and more become INT8 per channel.
-        precision=("int4" if is_four_bit else "int8") if keeps_blocks else chosen,
+        precision=word,
         kv_dtype="int8" if kv_type is KVType.INT8 else "bf16",
         kv_type=kv_type,
-        weights_bytes=_kept_bytes(file) if keeps_blocks else _packed_bytes(file, chosen),
+        weights_bytes=weights.num_bytes,
+        narrower=narrower_than(weights, _other_sizes(file, is_four_bit=is_four_bit)),
     )
+
+
+def _other_sizes(file: ModelFile, *, is_four_bit: bool) -> list[SizedWeights]:
+    sizes = [SizedWeights(name, _packed_bytes(file, name)) for name in _LADDER]
+    # A file of 4 bits is int4 as it lies.
+    return [*sizes[:-1], SizedWeights("int4", _kept_bytes(file))] if is_four_bit else sizes
 
 
 def _packed_bytes(file: ModelFile, precision: str) -> int:
     """What the values take once brought to `precision`; tables stay at 16 bits beside 4-bit matrices."""
     each = _BYTES_PER_PARAMETER[precision]
     return sum(
-        int(tensor.num_elements * (2.0 if precision == "int4" and name.endswith(_TABLE_NAMES) else each))
+        int(tensor.num_elements * (2.0 if precision == "int4" and _is_table(name) else each))
         for name, tensor in file.tensors.items()
     )
 
 
+def _is_table(name: str) -> bool:
+    """Whether it is an embedding or a head; `attn_output.weight` is neither."""
+    return any(name == table or name.endswith(f".{table}") for table in _TABLE_NAMES)
+
+
 def _kept_bytes(file: ModelFile) -> int:
     """What the file's own values take once packed, at most: some grow to the next form that kernels take."""
-    return sum(_held_bytes(tensor) for tensor in file.tensors.values())
+    return sum(_held_bytes(name, tensor) for name, tensor in file.tensors.items())
 
 
-def _held_bytes(tensor: StoredTensor) -> int:
+def _held_bytes(name: str, tensor: StoredTensor) -> int:
+    if len(tensor.shape) > 1 and tensor.type in _UNQUANTIZED and tensor.packed_bits is None:
+        return int(tensor.num_elements * (2.0 if _is_table(name) else 1.1))
     if tensor.packed_bits is None:
         return max(tensor.num_bytes, int(tensor.num_elements * _HELD_BYTES.get(tensor.type, 0)))
     as_groups = _HELD_BYTES[GGMLType.Q4_K if tensor.packed_bits == 4 else GGMLType.Q5_K]

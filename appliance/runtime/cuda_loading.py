@@ -15,11 +15,13 @@ from appliance.runtime.bitsandbytes_packing import bitsandbytes_packing
 from appliance.runtime.cuda import CudaBackend, cuda_kv_layout, least_reserve
 from appliance.runtime.gpu_device import GpuFacts
 from appliance.runtime.graph_capture import CudaGraphCapture
-from appliance.runtime.kv_plan import human_size
+from appliance.runtime.human_size import human_size
+from appliance.runtime.kv_demand import FEWEST_USEFUL_TOKENS
 from appliance.runtime.kv_policy import wanted_tokens
 from appliance.runtime.precision import kv_dtype
 from appliance.runtime.precision_names import BITSANDBYTES
 from appliance.runtime.weight_packing import Packing, int4_packing, int8_packing
+from appliance.runtime.weights_room import SizedWeights, narrower_than, too_large
 from kernels.tables import gpu_ops
 
 # Bytes per element of the layers' matrices, scales included: 4 per row of INT8, 4 per group of 32 of 4 bits.
@@ -72,6 +74,7 @@ class CudaPlan:
     weights_bytes: int
     reserve_bytes: int
     packing: Packing | None
+    narrower: tuple[SizedWeights, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +128,11 @@ def plan_cuda(file: TensorFile, config: ModelConfig, demands: CudaDemands, gpu: 
             "--kv-dtype f32 does not run on the GPU backend; choose auto, bf16, f16 or int8", param="kv_dtype"
         )
     weights_bytes = sizes.num_bytes(precision)
+    weights = SizedWeights(precision, weights_bytes)
+    narrower = narrower_than(weights, [SizedWeights(name, sizes.num_bytes(name)) for name in _LADDER])
     if weights_bytes > room:
-        raise NotEnoughMemory(_what_fits(file.path.name, sizes, precision, room, gpu))
+        pool_bytes = min(FEWEST_USEFUL_TOKENS, demands.context_length) * _int8_token_bytes(config)
+        raise NotEnoughMemory(_refusal(file.path.name, sizes, weights, narrower, room, pool_bytes, gpu))
     dtype = _DENSE.get(precision, torch.bfloat16)
     kv_name, kv_type = kv_dtype(demands.kv_dtype, precision if precision in _DENSE else "bf16")
     logger.info(
@@ -142,6 +148,7 @@ def plan_cuda(file: TensorFile, config: ModelConfig, demands: CudaDemands, gpu: 
         weights_bytes=weights_bytes,
         reserve_bytes=reserve_bytes,
         packing=None if precision in _DENSE else _packing(precision, dtype),
+        narrower=narrower,
     )
 
 
@@ -172,21 +179,41 @@ def _wanted_kv_bytes(config: ModelConfig, demands: CudaDemands) -> int:
     return demands.num_wanted_tokens * layout.token_bytes * config.num_layers
 
 
-def _what_fits(name: str, sizes: WeightSizes, precision: str, room: int, gpu: GpuFacts) -> str:
-    held = gpu.total_bytes - gpu.free_bytes
-    fitting = [other for other in _LADDER if sizes.num_bytes(other) <= room]
-    remedy = (
-        f"--precision {fitting[0]} needs {human_size(sizes.num_bytes(fitting[0]))}"
-        if fitting
-        else f"even --precision int4 needs {human_size(sizes.num_bytes('int4'))}; choose a smaller model"
+def _int8_token_bytes(config: ModelConfig) -> int:
+    return cuda_kv_layout(config, torch.int8).token_bytes * config.num_layers
+
+
+def _refusal(
+    name: str,
+    sizes: WeightSizes,
+    weights: SizedWeights,
+    narrower: tuple[SizedWeights, ...],
+    room: int,
+    pool_bytes: int,
+    gpu: GpuFacts,
+) -> str:
+    return too_large(
+        name,
+        weights,
+        narrower,
+        place=_place(gpu, room),
+        room_bytes=room - pool_bytes,
+        num_parameters=sizes.num_matrix + sizes.num_other,
+        held_bytes=_held_by_others(gpu),
     )
-    if held > gpu.total_bytes // 10:
-        remedy += f", or close the programs that hold {human_size(held)} of it"
+
+
+def _place(gpu: GpuFacts, room: int) -> str:
     return (
-        f"'{name}' needs {human_size(sizes.num_bytes(precision))} as {precision} and the {gpu.name} has "
-        f"{human_size(max(room, 0))} for weights ({human_size(gpu.free_bytes)} free of "
-        f"{human_size(gpu.total_bytes)}); {remedy}"
+        f"the {gpu.name} has {human_size(max(room, 0))} for weights ({human_size(gpu.free_bytes)} free of "
+        f"{human_size(gpu.total_bytes)})"
     )
+
+
+def _held_by_others(gpu: GpuFacts) -> int:
+    """Bytes, where they are worth a word."""
+    held = gpu.total_bytes - gpu.free_bytes
+    return held if held > gpu.total_bytes // 10 else 0
 
 
 def open_backend(
@@ -228,8 +255,7 @@ def open_backend(
 
 
 def _too_little_for_steps(plan: CudaPlan, demands: CudaDemands) -> str:
-    narrower = [name for name in _LADDER if _MATRIX_BYTES[name] < _MATRIX_BYTES[plan.precision]]
-    choice = f"--precision {narrower[0]}" if narrower else "a smaller model"
+    choice = f"--precision {plan.narrower[0].precision}" if plan.narrower else "a smaller model"
     return (
         f"{plan.precision} weights take {human_size(plan.weights_bytes)} and leave too little to compute "
         f"{demands.max_sequences} sequences and {demands.step_tokens} tokens at once; lower "

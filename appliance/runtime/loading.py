@@ -5,7 +5,7 @@ Imports torch only for a backend that runs on it.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,14 @@ from appliance.model.rope_override import RopeOverride
 from appliance.precision_map import EMPTY_MAP, PrecisionMap, check_names
 from appliance.runtime import cpu_loading
 from appliance.runtime.checkpoint import ModelFile, read_config
-from appliance.runtime.cpu import Activations
+from appliance.runtime.cpu import Activations, cpu_kv_layout
 from appliance.runtime.device import Device
-from appliance.runtime.kv_plan import human_size
+from appliance.runtime.human_size import human_size
+from appliance.runtime.kv_demand import KVDemand
 from appliance.runtime.precision_names import BITSANDBYTES
+from appliance.runtime.weights_room import SizedWeights, too_large
 from kernels.cpu.abi import MIXED_BITS
+from kernels.kv_layout import KVLayout, KVType
 
 if TYPE_CHECKING:
     from appliance.runtime.backend import Backend
@@ -71,6 +74,7 @@ class LoadedBackend:
     weights_bytes: int
     workspace_bytes: int = 0  # of what is free, what steps will take besides the pool
     reserve_bytes: int | None = None  # what the pool leaves besides; None for the usual share
+    narrower: tuple[SizedWeights, ...] = ()  # precisions that would leave more
 
 
 def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
@@ -111,7 +115,9 @@ def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
     _, config = read_config(file, wishes.served_context, wishes.rope)
     check_names(wishes.precision_map, config.num_layers)
     plan = cpu_loading.plan_native(file, wishes.precision, wishes.kv_dtype, wishes.precision_map)
-    require_room(file, plan.precision, plan.weights_bytes, wishes.free_bytes)
+    weights = SizedWeights(plan.precision, plan.weights_bytes)
+    layout = cpu_kv_layout(config, plan.kv_type)
+    require_room(file, weights, plan.narrower, wishes.free_bytes, least_free(layout, config))
     report("preparing the CPU engine, once", None)
     library = cpu_loading.open_library(wishes.library_folder)
     backend, config = cpu_loading.load_native(
@@ -132,19 +138,46 @@ def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
         precision=plan.precision,
         kv_dtype=plan.kv_dtype,
         weights_bytes=backend.weights_bytes,
+        narrower=plan.narrower,
     )
 
 
-def require_room(file: ModelFile, precision: str, needed_bytes: int, free_bytes: int) -> None:
-    """Raise NotEnoughMemory, with a remedy, where the weights would not fit."""
-    if needed_bytes + _LOADING_SLACK_BYTES <= free_bytes:
+def least_free(layout: KVLayout, config: ModelConfig) -> int:
+    """Return the bytes that must be free beside the weights for the smallest useful pool."""
+    demand = KVDemand(
+        layout=replace(layout, dtype=KVType.INT8),
+        device_type="cpu",
+        num_layers=config.num_layers,
+        context_length=config.context_length,
+        max_sequences=1,
+        free_bytes=0,
+    )
+    return demand.free_bytes_for(demand.fewest_blocks)
+
+
+def require_room(
+    file: ModelFile,
+    weights: SizedWeights,
+    narrower: tuple[SizedWeights, ...],
+    free_bytes: int,
+    least_free_bytes: int,
+) -> None:
+    """Raise NotEnoughMemory, with a remedy, where the weights would not fit.
+
+    A remedy leaves `least_free_bytes` besides.
+    """
+    if weights.num_bytes + _LOADING_SLACK_BYTES <= free_bytes:
         return
-    remedy = f"close other programs, or choose a model under {free_bytes // 2 / 10**9:.1f} billion parameters"
-    if precision == "f32" and num_parameters(file) * 2 < free_bytes:
-        remedy = f"--precision bf16 needs {human_size(num_parameters(file) * 2)}"
     raise NotEnoughMemory(
-        f"'{file.path.name}' needs {human_size(needed_bytes)} as {precision} and {human_size(free_bytes)} "
-        f"are free; {remedy}"
+        too_large(
+            file.path.name,
+            weights,
+            narrower,
+            place=f"{human_size(free_bytes)} are free",
+            room_bytes=free_bytes - _LOADING_SLACK_BYTES - least_free_bytes,
+            num_parameters=num_parameters(file),
+        )
+        + ", or close other programs"
     )
 
 

@@ -12,11 +12,19 @@ from appliance.runtime.bitsandbytes_packing import COST_ON_A_CPU, bitsandbytes_p
 from appliance.runtime.checkpoint import ModelFile, read_config
 from appliance.runtime.device import Device
 from appliance.runtime.gpu_device import read_gpu, why_no_gpu
-from appliance.runtime.loading import LoadedBackend, LoadWishes, Report, num_parameters, require_room
+from appliance.runtime.loading import (
+    LoadedBackend,
+    LoadWishes,
+    Report,
+    least_free,
+    num_parameters,
+    require_room,
+)
 from appliance.runtime.precision import kv_dtype, weight_dtype
 from appliance.runtime.precision_names import BITSANDBYTES, INT8
 from appliance.runtime.weight_packing import Packing, int8_packing
 from appliance.runtime.weights import WeightLoader
+from appliance.runtime.weights_room import SizedWeights, narrower_than
 from kernels.tables import reference_ops
 
 logger = logging.getLogger(__name__)
@@ -64,6 +72,7 @@ def load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBack
         kv_dtype=plan.kv_name,
         weights_bytes=plan.weights_bytes,
         workspace_bytes=workspace_bytes,
+        narrower=plan.narrower,
         reserve_bytes=plan.reserve_bytes,
     )
 
@@ -78,7 +87,10 @@ def load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBac
     packing = _eager_packing(precision, wishes, dtype)
     kv_name, kv_type = kv_dtype(wishes.kv_dtype, precision if packing is None else "bf16")
     needed_bytes = dtype.itemsize * num_parameters(file)
-    require_room(file, precision, needed_bytes, wishes.free_bytes)
+    weights = SizedWeights(precision, needed_bytes)
+    narrower = narrower_than(weights, [SizedWeights("bf16", 2 * num_parameters(file))])
+    layout = eager_kv_layout(config, kv_type)
+    require_room(file, weights, narrower, wishes.free_bytes, least_free(layout, config))
     loader = WeightLoader(
         file,
         dtype=dtype,
@@ -90,15 +102,16 @@ def load_eager(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBac
     if precision in BITSANDBYTES and wishes.device.type == "cpu":
         cost = COST_ON_A_CPU[precision]
         logger.warning("--precision %s runs slowly on a CPU: SmolLM2-135M took %s", precision, cost)
-    weights = loader.load(architecture, config)
-    backend = EagerBackend(config, weights, reference_ops(), eager_kv_layout(config, kv_type))
+    loaded = loader.load(architecture, config)
+    backend = EagerBackend(config, loaded, reference_ops(), layout)
     return LoadedBackend(
         backend=backend,
         config=config,
         backend_name="eager",
         precision=precision,
         kv_dtype=kv_name,
-        weights_bytes=weights.num_bytes,
+        weights_bytes=loaded.num_bytes,
+        narrower=narrower,
     )
 
 

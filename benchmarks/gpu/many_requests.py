@@ -12,6 +12,7 @@ from appliance.engine.sequence import SamplingParams
 from appliance.engine.stream import FinishEvent, TokenStream
 from appliance.model.decoder import DecoderWeights
 from appliance.runtime.cuda import CudaBackend, least_reserve
+from appliance.runtime.kv_demand import KVDemand
 from appliance.runtime.kv_plan import plan_kv
 from appliance.runtime.runner import ModelRunner
 from benchmarks.gpu.plan import CheckPlan
@@ -73,15 +74,16 @@ def _sized(plan: CheckPlan, backend: CudaBackend) -> dict[str, object]:
 
     workspace = backend.rehearse(step_tokens=_STEP_TOKENS, free_bytes=free_bytes)
     total = torch.cuda.mem_get_info(plan.device)[1]
-    kv = plan_kv(
-        backend.kv_layout,
-        device=plan.device,
+    demand = KVDemand(
+        layout=backend.kv_layout,
+        device_type=plan.device.type,
         num_layers=plan.config.num_layers,
         context_length=plan.config.context_length,
         max_sequences=4096,
         free_bytes=free_bytes() - workspace,
         reserve_bytes=least_reserve(total),
     )
+    kv = plan_kv(demand)
     backend.attach_kv(kv.num_blocks)
     backend.run_largest(_STEP_TOKENS)
     left = free_bytes()

@@ -81,12 +81,17 @@ def test_what_does_not_fit_hears_which_precision_would_and_who_holds_the_rest(tm
     path = tiny_model(has_head=True).write(tmp_path / "tiny.gguf")
     with read_gguf(path) as file:
         sizes = WeightSizes.of(file)
-    around = least_reserve(24 * GIB) + GIB
+        _, config = read_config(file)
+    pool_bytes = 128 * cuda_kv_layout(config, torch.int8).token_bytes * config.num_layers
+    around = least_reserve(24 * GIB) + GIB + pool_bytes
     with pytest.raises(NotEnoughMemory) as caught:
         plan(path, card(around + sizes.num_bytes("int8")), precision="bf16")
     assert "'tiny.gguf' needs" in caught.value.message
     assert "as bf16 and the Test Card has" in caught.value.message
     assert "--precision int8 needs" in caught.value.message
+    # A byte less, and the precision that is named leaves no pool.
+    with pytest.raises(NotEnoughMemory, match="--precision int4 needs"):
+        plan(path, card(around + sizes.num_bytes("int8") - 1), precision="bf16")
     assert "close the programs that hold 22." in caught.value.message
     with pytest.raises(NotEnoughMemory, match=r"even --precision int4 needs .*; choose a smaller model$"):
         plan(path, card(GIB, GIB), precision="bf16")

@@ -1,6 +1,7 @@
 """The pool's size: every refusal, every limit, and the line that explains it."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ import torch
 from appliance.engine.batch import BlockCopy
 from appliance.engine.sequence import BlockId
 from appliance.errors import NotEnoughMemory
+from appliance.runtime.human_size import human_size
 from appliance.runtime.kv_cache import allocate_kv, copy_blocks
-from appliance.runtime.kv_plan import KVPlan, human_size, plan_kv
+from appliance.runtime.kv_demand import KVDemand
+from appliance.runtime.kv_plan import KVPlan, plan_kv
 from kernels.kv_layout import KVLayout, KVOrder, KVType
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
@@ -19,18 +22,22 @@ LAYOUT = KVLayout(block_size=16, num_kv_heads=2, head_size=64, dtype=KVType.F32)
 BLOCK = 160 * KIB
 
 
-def plan(
+def demand(
     free_bytes: int, *, device: torch.device = CPU, context: int = 1000, sequences: int = 8, **wish: object
-) -> KVPlan:
-    return plan_kv(
-        LAYOUT,
-        device=device,
+) -> KVDemand:
+    return KVDemand(
+        layout=LAYOUT,
+        device_type=device.type,
         num_layers=10,
         context_length=context,
         max_sequences=sequences,
         free_bytes=free_bytes,
         **wish,
     )
+
+
+def plan(free_bytes: int, **wishes: object) -> KVPlan:
+    return plan_kv(demand(free_bytes, **wishes))
 
 
 def test_the_pool_takes_what_is_free_less_the_reserve() -> None:
@@ -56,9 +63,7 @@ def test_the_pool_is_never_larger_than_the_sequences_can_use() -> None:
 def test_int8_needs_less_than_a_third_of_float32() -> None:
     layout = KVLayout(block_size=16, num_kv_heads=2, head_size=64, dtype=KVType.INT8)
     assert layout.token_bytes == 2 * 2 * (64 + 4)
-    found = plan_kv(
-        layout, device=CPU, num_layers=10, context_length=1000, max_sequences=8, free_bytes=600 * MIB
-    )
+    found = plan_kv(replace(demand(600 * MIB), layout=layout))
     assert found.num_blocks == min(88 * MIB // (272 * 160), 504)
 
 
@@ -76,7 +81,9 @@ def test_a_wish_overrules_the_reserve(wish: dict[str, object], budget: int) -> N
 
 def test_a_wish_for_everything_is_granted_and_a_byte_more_is_refused() -> None:
     assert plan(64 * MIB, wanted_bytes=64 * MIB).num_blocks == 64 * MIB // BLOCK
-    with pytest.raises(NotEnoughMemory, match=r"set to 64\.0 MiB and 64\.0 MiB are free; lower --kv-memory"):
+    with pytest.raises(
+        NotEnoughMemory, match=r"set to 64\.0 MiB and 64\.0 MiB are free; lower --kv-memory to 64M"
+    ):
         plan(64 * MIB, wanted_bytes=64 * MIB + 1)
 
 
@@ -88,7 +95,8 @@ def test_too_little_free_memory_is_refused_with_what_is_needed_and_what_helps(fr
     assert "at least 2.5 MiB" in message  # 256 tokens
     assert f"{human_size(free_bytes)} free - 512.0 MiB reserve" in message
     assert f"leave {human_size(max(0, free_bytes - 512 * MIB))}" in message
-    assert "--kv-dtype int8" in message
+    missing = -(-max(512 * MIB + 16 * BLOCK - free_bytes, 1) // MIB)
+    assert f"close programs that hold {missing} MiB or more" in message
 
 
 def test_the_smallest_useful_pool_is_accepted() -> None:

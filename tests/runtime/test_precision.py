@@ -116,7 +116,7 @@ def test_weights_that_do_not_fit_are_refused_before_one_is_read(tmp_path: Path) 
     assert "'tiny.gguf' needs" in caught.value.message
     assert "as f32" in caught.value.message
     assert "--precision bf16 needs" in caught.value.message
-    with pytest.raises(NotEnoughMemory, match="choose a model under"):
+    with pytest.raises(NotEnoughMemory, match="; choose a smaller model, or close other programs"):
         load(path, free_bytes=1000)
 
 
