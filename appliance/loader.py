@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance import paths
+from appliance import paths, pool_choice
 from appliance.catalog import ModelFile
 from appliance.config import MemoryAmount, Settings
 from appliance.engine.assembly import Policies, make_scheduler
@@ -27,14 +27,12 @@ from appliance.model.rope_override import RopeOverride
 from appliance.model_pool import ALL_ROOM, ModelDefaults, ModelFacts, ResidentModel, Room
 from appliance.observe.prompt_log import PromptLog
 from appliance.observe.resources import ProcessResources
+from appliance.pool_choice import choose_pool
 from appliance.precision_map import EMPTY_MAP, PrecisionMap, map_file, read_map
 from appliance.quality import Quality, read_quality, variant_of
 from appliance.runtime.device import Device, select_device
 from appliance.runtime.human_size import human_size
-from appliance.runtime.kv_demand import KVDemand
-from appliance.runtime.kv_plan import plan_kv
-from appliance.runtime.kv_policy import KVChoice, choose_kv, wanted_tokens
-from appliance.runtime.kv_remedies import NarrowerWeights
+from appliance.runtime.kv_policy import KVChoice
 from appliance.runtime.layer_slices import LayeredBackend
 from appliance.runtime.loading import LoadedBackend, LoadWishes, Report, load_backend
 from appliance.runtime.runners import make_runner
@@ -95,11 +93,8 @@ def _load_onto(
         num_parameters = sum(tensor.num_elements for tensor in file.tensors.values())
         wishes = load_wishes(settings, device, num_threads, room, precision_map=wanted_map(settings, found))
         loaded = load_backend(file, replace(wishes, rope=rope), report)
-    context_length = _context_length(settings.context, loaded)
+    context_length = pool_choice.context_length(settings.context, loaded.config)
     kv = _choose_kv(settings, loaded, context_length, room)
-    logger.info(kv.plan.explanation)
-    if kv.plan.warning:
-        logger.log(logging.WARNING if settings.context else logging.INFO, kv.plan.warning)
     engine = _start_engine(settings, found.model_id, loaded, kv, context_length, report)
     prompt_log = _prompt_log(settings, found, tokenizer)
     facts = replace(
@@ -236,42 +231,18 @@ def _free_bytes(device: Device, room: Room) -> int:
     return max(0, ProcessResources().read_memory().available_bytes - room.promised_bytes)
 
 
-def _context_length(wanted: int | None, loaded: LoadedBackend) -> int:
-    limit = loaded.config.context_length
-    if wanted is not None and wanted > limit:
-        raise BadSetting(
-            f"--context is {wanted} and this model was made for at most {limit}", param="context"
-        )
-    return wanted or limit
-
-
 def _choose_kv(settings: Settings, loaded: LoadedBackend, context_length: int, room: Room) -> KVChoice:
-    wish = settings.kv_memory
-    free_bytes = _free_bytes(loaded.backend.device, room)
-    demand = KVDemand(
-        layout=loaded.backend.kv_layout,
-        device_type=loaded.backend.device.type,
-        num_layers=loaded.config.num_layers,
-        context_length=context_length,
-        max_sequences=settings.max_sequences,
-        free_bytes=max(free_bytes - loaded.workspace_bytes, 0) // room.num_sharing,
-        reserve_bytes=loaded.reserve_bytes,
-        wanted_bytes=wish.num_bytes if wish else None,
-        wanted_share=wish.share if wish else None,
+    kv = choose_pool(
+        settings,
+        loaded.pool_terms,
+        context_length,
+        free_bytes=_free_bytes(loaded.backend.device, room),
+        num_sharing=room.num_sharing,
     )
-    narrower = tuple(
-        NarrowerWeights(other.precision, loaded.weights_bytes - other.num_bytes) for other in loaded.narrower
-    )
-    num_wanted_tokens = wanted_tokens(
-        context_length, settings.max_sequences, is_context_asked=settings.context is not None
-    )
-    return choose_kv(
-        loaded.backend.kv_layout,
-        loaded.kv_dtype,
-        lambda layout: plan_kv(replace(demand, layout=layout), narrower),
-        num_wanted_tokens=num_wanted_tokens,
-        is_open=settings.kv_dtype == "auto",
-    )
+    logger.info(kv.plan.explanation)
+    if kv.plan.warning:
+        logger.log(logging.WARNING if settings.context else logging.INFO, kv.plan.warning)
+    return kv
 
 
 def _start_engine(

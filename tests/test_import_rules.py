@@ -107,10 +107,12 @@ RULES = {
     "appliance.loader": Rule(
         ours=appliance(
             "catalog config engine errors formats matrix_losses model.rope_override model_pool observe paths "
-            "precision_map quality runtime text",
+            "pool_choice precision_map quality runtime text",
         ),
         others=("msgspec", "torch"),
     ),
+    "appliance.pool_choice": Rule(ours=appliance("config errors model.config runtime")),
+    "appliance.memory_forecast": Rule(ours=appliance("catalog config formats loader pool_choice runtime")),
     # Measures what the loader would load.
     "appliance.eval": Rule(
         ours=(
@@ -136,7 +138,8 @@ RULES = {
             "tui.tell",
             *appliance(
                 "__main__ api_keys bench catalog config desktop download engine errors eval first_run "
-                "formats installation loader logs matrix_losses model_overrides model_pool observe paths "
+                "formats installation loader logs matrix_losses memory_forecast model_overrides model_pool "
+                "observe paths "
                 "precision_map profiling quality serve server.listener service text"
             ),
         ),

@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from appliance import desktop, paths
 from appliance.api_keys import KeyFile, KeyRing
-from appliance.catalog import Catalog
+from appliance.catalog import Catalog, ModelFile
 from appliance.commands.settings_args import settings_from
 from appliance.config import Settings
 from appliance.download.pull import find_model
@@ -19,6 +20,7 @@ from appliance.errors import BadSetting, StorageNotWritable
 from appliance.observe.doctor.bundle import write_bundle
 from appliance.observe.doctor.examination import Case, examine
 from appliance.observe.doctor.finding import Finding, Status
+from appliance.observe.doctor.fit import Foreseen
 from appliance.observe.doctor.redaction import of_this_user
 from appliance.server.listener import bind
 
@@ -59,8 +61,15 @@ def _case(args: argparse.Namespace) -> Case:
         find=lambda name: find_model(name, catalog, models_dir),
         store=ModelStore(models_dir, shipped=paths.shipped_model()),
         bind=bind,
+        foresee=partial(_foresee, settings),
         has_key=settings.api_key is not None or bool(KeyRing(KeyFile(paths.keys_file()))),
     )
+
+
+def _foresee(settings: Settings, found: ModelFile) -> Foreseen | None:
+    from appliance.memory_forecast import forecast  # what loads a model takes a moment to import
+
+    return forecast(settings, found)
 
 
 def _printed(findings: Iterable[Finding]) -> Iterable[Finding]:

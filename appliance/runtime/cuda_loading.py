@@ -18,6 +18,7 @@ from appliance.runtime.graph_capture import CudaGraphCapture
 from appliance.runtime.human_size import human_size
 from appliance.runtime.kv_demand import FEWEST_USEFUL_TOKENS
 from appliance.runtime.kv_policy import wanted_tokens
+from appliance.runtime.loading import LoadWishes
 from appliance.runtime.precision import kv_dtype
 from appliance.runtime.precision_names import BITSANDBYTES
 from appliance.runtime.weight_packing import Packing, int4_packing, int8_packing
@@ -39,7 +40,7 @@ _DENSE = {"bf16": torch.bfloat16, "f16": torch.float16}
 # From the most exact down, for files of 16 bits and more.
 _LADDER = ("bf16", "int8", "int4")
 # Expected of steps' own memory, before it is measured.
-_EXPECTED_WORKSPACE = 2**30
+EXPECTED_WORKSPACE = 2**30
 TAKEN_MEANWHILE = (
     "the GPU ran out of memory while weights were loaded, which other programs must have taken meanwhile; "
     "close them, or choose a narrower --precision"
@@ -61,6 +62,18 @@ class CudaDemands:
     @property
     def num_wanted_tokens(self) -> int:
         return wanted_tokens(self.context_length, self.max_sequences, is_context_asked=self.is_context_asked)
+
+
+def demands_of(wishes: LoadWishes, config: ModelConfig) -> CudaDemands:
+    """Return what the wishes ask of a model on a GPU."""
+    return CudaDemands(
+        precision=wishes.precision,
+        kv_dtype=wishes.kv_dtype,
+        max_sequences=wishes.max_sequences,
+        step_tokens=wishes.step_tokens,
+        context_length=wishes.served_context or config.context_length,
+        is_context_asked=wishes.served_context is not None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +125,7 @@ def plan_cuda(file: TensorFile, config: ModelConfig, demands: CudaDemands, gpu: 
     """Choose a precision. Raises BadSetting, or NotEnoughMemory that says what would fit."""
     sizes = WeightSizes.of(file)
     reserve_bytes = least_reserve(gpu.total_bytes)
-    room = gpu.free_bytes - reserve_bytes - _EXPECTED_WORKSPACE
+    room = gpu.free_bytes - reserve_bytes - EXPECTED_WORKSPACE
     kv_bytes = _wanted_kv_bytes(config, demands)
     precision = demands.precision
     if precision == "auto":

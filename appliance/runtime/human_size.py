@@ -1,7 +1,5 @@
 """How many bytes, in words. Knows nothing else."""
 
-from math import ceil
-
 MIB = 2**20
 
 
@@ -13,11 +11,16 @@ def human_size(num_bytes: int) -> str:
     return f"{num_bytes} B"
 
 
-def enough_size(num_bytes: int) -> str:
-    """Return a size that a setting takes and that is no smaller: 99MiB."""
-    return f"{ceil(num_bytes / MIB)}MiB"
+def rounded_up(num_bytes: int) -> int:
+    """Return whole MiB, in bytes, that are no fewer."""
+    return -(-num_bytes // MIB) * MIB
 
 
-def held_size(num_bytes: int) -> str:
-    """Return a size that a setting takes and that is no larger: 98MiB; in bytes below one MiB."""
-    return f"{num_bytes // MIB}MiB" if num_bytes >= MIB else str(num_bytes)
+def rounded_down(num_bytes: int) -> int:
+    """Return whole MiB, in bytes, that are no more; below one, all of them."""
+    return num_bytes // MIB * MIB or num_bytes
+
+
+def setting_of(num_bytes: int) -> str:
+    """Return it as a setting takes it: 98MiB, or bytes where it is not whole MiB."""
+    return str(num_bytes) if num_bytes % MIB else f"{num_bytes // MIB}MiB"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from appliance.runtime.human_size import MIB
+from appliance.runtime.human_size import rounded_up
 from kernels.kv_layout import KVLayout
 
 # Memory left to everything else. A card is ours; main memory is shared with every other program.
@@ -92,7 +92,7 @@ class KVDemand:
         """Return how much must be free for a pool of so many blocks, wish or not."""
         pool_bytes = num_blocks * self.block_bytes
         if self.is_wish:
-            return -(-pool_bytes // MIB) * MIB  # settings are told in whole MiB
+            return rounded_up(pool_bytes)  # settings are told in whole MiB
         if self.reserve_bytes is not None:
             return pool_bytes + self.reserve_bytes
         of_share = int(pool_bytes / (1 - _RESERVED_SHARE[self.device_type])) + 1

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from appliance.runtime.human_size import enough_size, held_size, human_size
+from appliance.runtime.human_size import MIB, human_size, rounded_down, rounded_up, setting_of
 from appliance.runtime.kv_demand import KVDemand
 from kernels.kv_layout import KVType
 
 # The least that --context takes; and what is worth advising.
 _SHORTEST_CONTEXT = 16
+_SAFE_SHARE = 0.9
 IsEnough = Callable[[KVDemand], bool]
 
 
@@ -49,9 +50,9 @@ def said(found: list[Remedy], demand: KVDemand, *, needed_blocks: int) -> str:
     words = [remedy.words for remedy in found]
     missing_bytes = demand.free_bytes_for(needed_blocks) - demand.free_bytes
     if missing_bytes > 0:
-        missing = enough_size(missing_bytes).replace("MiB", " MiB")
+        missing = f"{rounded_up(missing_bytes) // MIB} MiB"
         more = f"close programs that hold {missing} or more"
-        size = enough_size(needed_blocks * demand.block_bytes)
+        size = setting_of(rounded_up(needed_blocks * demand.block_bytes))
         words.append(f"{more} and set --kv-memory to {size}" if demand.is_wish else more)
     if not found:
         words.append("choose a smaller model")
@@ -61,11 +62,12 @@ def said(found: list[Remedy], demand: KVDemand, *, needed_blocks: int) -> str:
 def _pool_sizes(demand: KVDemand, needed_blocks: int) -> Iterator[Remedy]:
     if not demand.is_wish:
         return
+    verb, num_bytes = "raise", rounded_up(needed_blocks * demand.block_bytes)
     if demand.budget_bytes > demand.free_bytes:
-        size, verb, num_bytes = held_size(demand.free_bytes), "lower", demand.free_bytes
-    else:
-        size, verb = enough_size(needed_blocks * demand.block_bytes), "raise"
-        num_bytes = int(size.removesuffix("MiB")) * 2**20
+        # What is free changes while this is read.
+        most = max(int(demand.free_bytes * _SAFE_SHARE), min(num_bytes, demand.free_bytes))
+        verb, num_bytes = "lower", rounded_down(most)
+    size = setting_of(num_bytes)
     yield Remedy(f"{verb} --kv-memory to {size}", replace(demand, wanted_bytes=num_bytes, wanted_share=None))
 
 

@@ -63,6 +63,20 @@ class LoadWishes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolTerms:
+    """What a KV pool beside these weights has to reckon with."""
+
+    layout: KVLayout
+    kv_dtype: str
+    device_type: str
+    num_layers: int
+    weights_bytes: int
+    workspace_bytes: int = 0
+    reserve_bytes: int | None = None
+    narrower: tuple[SizedWeights, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedBackend:
     """A backend with its weights, not yet with a KV pool, and what was decided on the way."""
 
@@ -75,6 +89,19 @@ class LoadedBackend:
     workspace_bytes: int = 0  # of what is free, what steps will take besides the pool
     reserve_bytes: int | None = None  # what the pool leaves besides; None for the usual share
     narrower: tuple[SizedWeights, ...] = ()  # precisions that would leave more
+
+    @property
+    def pool_terms(self) -> PoolTerms:
+        return PoolTerms(
+            layout=self.backend.kv_layout,
+            kv_dtype=self.kv_dtype,
+            device_type=self.backend.device.type,
+            num_layers=self.config.num_layers,
+            weights_bytes=self.weights_bytes,
+            workspace_bytes=self.workspace_bytes,
+            reserve_bytes=self.reserve_bytes,
+            narrower=self.narrower,
+        )
 
 
 def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:
@@ -103,11 +130,16 @@ def load_backend(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
             return _load_native(file, wishes, report)
         except cpu_loading.NotNative as reason:
             if wishes.backend == "cpu":
-                raise BadSetting(f"--backend cpu cannot run this: {reason}", param="backend") from reason
+                raise not_on_cpu(reason) from reason
             logger.warning("using the eager backend, which is several times slower: %s", reason)
     from appliance.runtime.tensor_loading import load_eager
 
     return load_eager(file, wishes, report)
+
+
+def not_on_cpu(reason: cpu_loading.NotNative) -> BadSetting:
+    """Return what is told where the CPU backend is asked for by name."""
+    return BadSetting(f"--backend cpu cannot run this: {reason}", param="backend")
 
 
 def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBackend:

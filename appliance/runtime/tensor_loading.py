@@ -41,14 +41,7 @@ def load_cuda(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedBack
     torch.set_num_threads(wishes.num_threads)
     architecture, config = read_config(file, wishes.served_context, wishes.rope)
     check_names(wishes.precision_map, config.num_layers)
-    demands = cuda_loading.CudaDemands(
-        precision=wishes.precision,
-        kv_dtype=wishes.kv_dtype,
-        max_sequences=wishes.max_sequences,
-        step_tokens=wishes.step_tokens,
-        context_length=wishes.served_context or config.context_length,
-        is_context_asked=wishes.served_context is not None,
-    )
+    demands = cuda_loading.demands_of(wishes, config)
     plan = cuda_loading.plan_cuda(file, config, demands, read_gpu(torch.device(str(wishes.device))))
     loader = WeightLoader(
         file,

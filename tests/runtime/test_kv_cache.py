@@ -82,7 +82,7 @@ def test_a_wish_overrules_the_reserve(wish: dict[str, object], budget: int) -> N
 def test_a_wish_for_everything_is_granted_and_a_byte_more_is_refused() -> None:
     assert plan(64 * MIB, wanted_bytes=64 * MIB).num_blocks == 64 * MIB // BLOCK
     with pytest.raises(
-        NotEnoughMemory, match=r"set to 64\.0 MiB and 64\.0 MiB are free; lower --kv-memory to 64M"
+        NotEnoughMemory, match=r"set to 64\.0 MiB and 64\.0 MiB are free; lower --kv-memory to 57M"
     ):
         plan(64 * MIB, wanted_bytes=64 * MIB + 1)
 

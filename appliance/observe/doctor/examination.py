@@ -8,7 +8,17 @@ from appliance import paths
 from appliance.config import Settings
 from appliance.download.store import ModelStore
 from appliance.errors import BadSetting
-from appliance.observe.doctor import gpu, memory, native_engine, port, processor, settings, storage, weights
+from appliance.observe.doctor import (
+    fit,
+    gpu,
+    memory,
+    native_engine,
+    port,
+    processor,
+    settings,
+    storage,
+    weights,
+)
 from appliance.observe.doctor.finding import Finding, failed
 from appliance.observe.doctor.gpu_facts import GpuFacts, read_gpu_facts
 
@@ -25,6 +35,7 @@ class Case:
     store: ModelStore
     bind: port.Bind
     has_key: bool
+    foresee: fit.Foresee
     read_gpus: Callable[[], GpuFacts] = read_gpu_facts
 
 
@@ -65,6 +76,7 @@ def _checks(case: Case) -> Iterator[tuple[str, Callable[[], Finding | list[Findi
     yield "port", lambda: port.check_port(wish.host, wish.port, case.bind)
     yield "exposure", lambda: port.check_exposure(wish.host, has_key=case.has_key)
     yield "model", lambda: weights.check_model(wish.model, case.find, case.store)
+    yield "fit", lambda: fit.check_fit(wish.model, case.find, case.foresee)
 
 
 def _asks_for_gpu(wish: Settings) -> str:
