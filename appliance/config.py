@@ -101,7 +101,7 @@ class Settings:
         512, "requests of fewer expected tokens have a lane of their own; 0: one lane for all", minimum=0
     )
     stream_slowdown: float = setting(
-        2.15, "times that prompts may stretch the mean gap of running answers; 0: no limit", minimum=0
+        1.88, "times that prompts may stretch the mean gap of running answers; 0: no limit", minimum=0
     )
     headroom: float = setting(
         0.25, "share of the KV pool that starting requests leave to running ones", minimum=0, maximum=0.9

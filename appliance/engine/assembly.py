@@ -19,7 +19,7 @@ class Policies:
     short_work_tokens: int = SHORT_WORK_TOKENS  # the short lane's most expected work; 0: one lane
     uses_classes: bool = True  # False: every sequence is silver
     uses_windows: bool = True  # False: classes admit at any time
-    stream_slowdown: float = 2.15  # times that prompts may stretch the mean step of streams; 0: any
+    stream_slowdown: float = 1.88  # times that prompts may stretch the mean step of streams; 0: any
     headroom: float = 0.25  # share of the pool that admissions leave to the running; 0: a block each
     patience_s: float = 30.0  # a longer wait is made good whatever class and lane; inf: never
 

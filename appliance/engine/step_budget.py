@@ -17,7 +17,7 @@ _FEWEST_OBSERVED = 8
 _FIRST_CHUNK = 16  # until enough was observed, beside streams
 # Chunks in slices of layers: in more steps they would read weights and context hardly less often for each
 # token, and a prompt that comes meanwhile waits for their end.
-_MOST_SLICES, _LONGEST_CHUNK_S = 16, 0.25
+_MOST_SLICES, _LONGEST_CHUNK_S = 16, 0.4
 # Of the newest step in the mean error of the predictions; steps without prompts are rare beside prompts.
 _ALONE_WEIGHT, _BESIDE_WEIGHT, _MOST_OFF = 0.2, 0.05, 2.0
 
@@ -82,7 +82,7 @@ class AdaptiveBudget:
         self,
         step_tokens: int,
         *,
-        slowdown: float = 2.15,
+        slowdown: float = 1.88,
         num_layers: int = 0,
         model: StepTimeModel | None = None,
     ) -> None:

@@ -16,7 +16,7 @@ from appliance.runtime.native_step import NativeOutputs, NativeStep
 from appliance.runtime.sampling_needs import MAX_CANDIDATES
 from kernels.cpu.abi import GateActivation, HeadNorm, Placement
 from kernels.cpu.native import NativeConfig, NativeModel, NativeRope
-from kernels.cpu.pages import NativePages, allocate_pages
+from kernels.cpu.pages import NativePages, PagesAhead, allocate_pages
 from kernels.cpu.structs import RowChoice, SomeLayers
 from kernels.kv_layout import KVLayout, KVOrder, KVType
 
@@ -58,6 +58,8 @@ class CpuBackend:
         self._layout = layout or self._layout
         self.pages = allocate_pages(self._layout, num_blocks, self._config.num_layers)
         self._model.bind_kv(self.pages)
+        self._ahead = PagesAhead(self.pages)
+        self._ahead.reach(0)
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """One after the other, since a target may be the next one's source."""
@@ -84,10 +86,12 @@ class CpuBackend:
         some = SomeLayers(layers.start, layers.stop, between)
         if layers.stop == self._config.num_layers:
             return self._run(step, some)
+        self._ahead.reach(int(step.batch.slots.max()) // self._layout.block_size)
         self._model.step(replace(step.batch, logit_rows=step.batch.logit_rows[:0]), layers=some)
         return None
 
     def _run(self, step: NativeStep, layers: SomeLayers | None) -> NativeOutputs:
+        self._ahead.reach(int(step.batch.slots.max()) // self._layout.block_size)
         config, num_rows = self._config, step.batch.logit_rows.size
         logits = np.empty((num_rows, config.vocab_size), np.float32) if step.wants_logits else None
         hidden = np.empty((num_rows, config.hidden_size), np.float32) if step.wants_hidden else None

@@ -1,8 +1,13 @@
 """Memory for KV pages as the native engine likes it: one mapping of huge pages, committed as it is used."""
 
+import ctypes
 import math
 import mmap
-from collections.abc import Iterator
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +17,10 @@ from numpy.typing import NDArray
 from kernels.kv_layout import KVLayout, KVType
 
 _HUGE_PAGE = 2 << 20
+_AHEAD_BYTES = 64 << 20
+# Between two huge pages, so that no step has to wait for several; shorter where steps come near.
+_PAUSE_S, _SHORT_PAUSE_S = 0.02, 0.001
+_POPULATE_WRITE = 23  # of Linux, which mmap has no name for
 # The bits of bfloat16, which numpy has no name for.
 _ELEMENTS = {KVType.BF16: np.uint16, KVType.INT8: np.int8}
 
@@ -60,6 +69,57 @@ def allocate_pages(layout: KVLayout, num_blocks: int, num_layers: int) -> tuple[
         )
         for layer in range(num_layers)
     )
+
+
+class PagesAhead:
+    """Has the system clear memory for blocks before a step is the first to write there.
+
+    Clearing takes milliseconds for a huge page, longer than many steps: threads of low priority, each for a
+    moment, keep some 64 MiB ahead of the blocks in use. Does nothing where the system has no such request.
+    """
+
+    def __init__(self, layers: Sequence[NativePages]) -> None:
+        keys = layers[0].keys
+        self._start = keys.ctypes.data // _HUGE_PAGE * _HUGE_PAGE
+        self._block_bytes = keys.strides[0]
+        self._end = keys.ctypes.data - self._start + keys.shape[0] * self._block_bytes
+        self._wanted = self._done = 0  # bytes from the start
+        self._layers = tuple(layers)  # keeps the memory alive while a thread runs
+        self._lock = threading.Lock()
+        self._is_running = False
+        self._is_off = not sys.platform.startswith("linux")
+
+    def reach(self, block: int) -> None:
+        """A step uses blocks up to this one."""
+        wanted = min(self._end, (block + 1) * self._block_bytes + _AHEAD_BYTES)
+        if (
+            self._is_off
+            or wanted < min(self._end, self._wanted + _AHEAD_BYTES // 4)
+            or wanted <= self._wanted
+        ):
+            return
+        with self._lock:
+            self._wanted = wanted
+            if self._is_running:
+                return
+            self._is_running = True
+        threading.Thread(target=self._run, name="kv-pages", daemon=True).start()
+
+    def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        madvise = ctypes.CDLL(None).madvise
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        while True:
+            with self._lock:
+                if self._is_off or self._done >= self._wanted:
+                    self._is_running = False
+                    return
+            num_bytes = min(_HUGE_PAGE, self._end - self._done)
+            if madvise(self._start + self._done, num_bytes, _POPULATE_WRITE) != 0:
+                self._is_off = True  # Linux before 5.14, or no memory left: steps do it themselves
+            self._done += _HUGE_PAGE
+            is_near = self._done < self._wanted - _AHEAD_BYTES // 2
+            time.sleep(_SHORT_PAUSE_S if is_near else _PAUSE_S)
 
 
 def _zeros(shape: tuple[int, ...], elements: np.dtype[Any]) -> NDArray[Any]:

@@ -2,13 +2,14 @@
 
 import re
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
-from kernels.cpu.pages import allocate_pages
+from kernels.cpu.pages import PagesAhead, allocate_pages
 from kernels.kv_layout import KVLayout, KVOrder, KVType
 
 
@@ -55,6 +56,31 @@ def test_a_pool_far_larger_than_its_use_costs_no_memory():
     layers[-1].values[-1].fill(1)
     assert layers[-1].values[-1].sum() == layers[-1].values[-1].size
     assert psutil.Process().memory_info().rss - before < 64 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for memory")
+def test_memory_is_there_some_way_ahead_of_the_blocks_in_use_and_no_further():
+    layers = allocate_pages(layout_of(KVType.BF16, block_size=64, head_size=64), 1 << 9, 21)  # 528 MB
+    before = psutil.Process().memory_info().rss
+    ahead = PagesAhead(layers)
+    for block in (0, 3, 30, 2):
+        ahead.reach(block)
+    wait_for_threads()
+    grown = psutil.Process().memory_info().rss - before
+    assert 90 << 20 < grown < 110 << 20  # 31 blocks of a MiB, and 64 MiB
+    layers[-1].values[90].fill(1)
+    assert psutil.Process().memory_info().rss - before - grown < 3 << 20
+    ahead.reach((1 << 9) - 1)
+    wait_for_threads()
+    assert psutil.Process().memory_info().rss - before < 540 << 20
+    assert not layers[0].keys.any()
+
+
+def wait_for_threads() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "kv-pages":
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
