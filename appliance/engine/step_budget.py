@@ -18,6 +18,7 @@ _FIRST_CHUNK = 16  # until enough was observed, beside streams
 # Chunks in slices of layers: in more steps they would read weights and context hardly less often for each
 # token, and a prompt that comes meanwhile waits for their end.
 _MOST_SLICES, _LONGEST_CHUNK_S = 16, 0.4
+_MOST_WITH_QUEUE = 2.5  # times the slowdown, where many wait for their first token
 # Of the newest step in the mean error of the predictions; steps without prompts are rare beside prompts.
 _ALONE_WEIGHT, _BESIDE_WEIGHT, _MOST_OFF = 0.2, 0.05, 2.0
 
@@ -73,7 +74,7 @@ class AdaptiveBudget:
     """Lets prompts take what the streams' target leaves: a step of at most `slowdown` times one without.
 
     Where more requests wait for their first token than streams run, a second costs more of those than of
-    these: the steps may then grow with that ratio, up to `slowdown` squared. Without streams a step is
+    these: the steps may then grow with that ratio, up to 2.5 times `slowdown`. Without streams a step is
     filled up to `step_tokens`. Where the device can leave off between two of its `num_layers`, chunks are
     planned for several steps.
     """
@@ -142,7 +143,7 @@ class AdaptiveBudget:
 
     def _slowdown_for(self, num_streams: int, num_without_token: int) -> float:
         fair = 1.0 + num_without_token / num_streams
-        return max(self._slowdown, min(self._slowdown**2, fair))
+        return max(self._slowdown, min(_MOST_WITH_QUEUE * self._slowdown, fair))
 
     def _tokens_in(
         self, slowdown: float, streams: SequenceOf[Sequence], prompts: SequenceOf[Sequence]
