@@ -10,13 +10,25 @@ using acpu::kPanel;
 using acpu::kUnit;
 using acpu::LinearView;
 
-template <int R, int NV>
+// How far ahead of its products a lone tile asks for the weights that follow in memory, line by line as it goes:
+// the hardware's own requests do not reach far enough to fill the bus beside the arithmetic.
+constexpr int kStreamBytes = 2560;
+
+template <bool ASKS>
+ACPU_INLINE void ask_ahead(const uint8_t* w, int at) {
+  if (ASKS && at % 64 == 0) prefetch_near(w + at + kStreamBytes);
+}
+
+template <int R, int NV, bool ASKS>
 ACPU_INLINE void dot_group8(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
   ACPU_UNROLL_STEPS
   for (int k = 0; k < kGroup; k += 4, w += kPanel * 4) {
     vi step[NV];
     ACPU_UNROLL
-    for (int v = 0; v < NV; ++v) step[v] = iload(w + v * W * 4);
+    for (int v = 0; v < NV; ++v) {
+      step[v] = iload(w + v * W * 4);
+      ask_ahead<ASKS>(w, v * W * 4);
+    }
     ACPU_UNROLL
     for (int r = 0; r < R; ++r) {
       int32_t four;
@@ -29,7 +41,7 @@ ACPU_INLINE void dot_group8(const uint8_t* w, const int8_t* const* x, int at, vi
 }
 
 // A byte holds input j in its low and input j + 16 in its high nibble, as in the file's own blocks.
-template <int R, int NV>
+template <int R, int NV, bool ASKS>
 ACPU_INLINE void dot_group4(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
   ACPU_UNROLL_STEPS
   for (int k = 0; k < kGroup / 2; k += 4, w += kPanel * 4) {
@@ -37,6 +49,7 @@ ACPU_INLINE void dot_group4(const uint8_t* w, const int8_t* const* x, int at, vi
     ACPU_UNROLL
     for (int v = 0; v < NV; ++v) {
       const vi step = iload(w + v * W * 4);
+      ask_ahead<ASKS>(w, v * W * 4);
       low[v] = low_nibbles(step);
       high[v] = high_nibbles(step);
     }
@@ -81,20 +94,20 @@ struct Ahead {
   int bytes;
 };
 
-template <int KIND, int R, int NV>
+template <int KIND, int R, int NV, bool ASKS = false>
 ACPU_INLINE void add_group(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
   if (is_4bit(KIND))
-    dot_group4<R, NV>(w, x, at, acc);
+    dot_group4<R, NV, ASKS>(w, x, at, acc);
   else
-    dot_group8<R, NV>(w, x, at, acc);
+    dot_group8<R, NV, ASKS>(w, x, at, acc);
 }
 
-template <int KIND, int R, int NV>
+template <int KIND, int R, int NV, bool ASKS = false>
 ACPU_INLINE void dot_group(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
   ACPU_UNROLL
   for (int r = 0; r < R; ++r) ACPU_UNROLL
   for (int v = 0; v < NV; ++v) acc[r][v] = izero();
-  add_group<KIND, R, NV>(w, x, at, acc);
+  add_group<KIND, R, NV, ASKS>(w, x, at, acc);
 }
 
 // Whether sums of a group may start from others: not where 4-bit products are summed in 16 bits.
@@ -139,11 +152,14 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
   for (int v = 0; v < NV; ++v) f[r][v] = zero();
   constexpr int kWeightBytes = kPanel * kGroup / (is_4bit(KIND) ? 2 : 1);
   for (int g = 0; g < groups; ++g, panel += weight.record_bytes) {
-    for (int i = 0; i < ahead.bytes; i += 64) prefetch(ahead.data + (int64_t)g * ahead.bytes + i);
+    if (R > 1)
+      for (int i = 0; i < ahead.bytes; i += 64) prefetch(ahead.data + (int64_t)g * ahead.bytes + i);
     vi acc[R][NV];
     const uint8_t* w = panel + channel * 4;
     const uint8_t* own = panel + kWeightBytes;
-    dot_group<KIND, R, NV>(w, x, g * kGroup, acc);
+    dot_group<KIND, R, NV, R == 1>(w, x, g * kGroup, acc);
+    if (R == 1)
+      for (size_t i = kWeightBytes; i < weight.record_bytes; i += 64) prefetch_near(panel + i + kStreamBytes);
     if (act.low) {
       bool all_have_low = true;
       for (int r = 0; r < R; ++r) all_have_low = all_have_low && has_low[r][g];

@@ -193,8 +193,11 @@ static inline vf keep_bits(vf v, float fill, uint32_t bits) {
 static inline uint32_t greater_bits(vf a, vf b) {
   return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
 }
-static inline void prefetch(const void* p) {
+__attribute__((always_inline)) static inline void prefetch(const void* p) {
   _mm_prefetch((const char*)p, _MM_HINT_T1);
+}
+__attribute__((always_inline)) static inline void prefetch_near(const void* p) {
+  _mm_prefetch((const char*)p, _MM_HINT_T0);
 }
 
 } // namespace

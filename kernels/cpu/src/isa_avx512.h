@@ -159,8 +159,11 @@ static inline vf keep_bits(vf v, float fill, uint32_t bits) {
 static inline uint32_t greater_bits(vf a, vf b) {
   return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
 }
-static inline void prefetch(const void* p) {
+__attribute__((always_inline)) static inline void prefetch(const void* p) {
   _mm_prefetch((const char*)p, _MM_HINT_T1);
+}
+__attribute__((always_inline)) static inline void prefetch_near(const void* p) {
+  _mm_prefetch((const char*)p, _MM_HINT_T0);
 }
 
 } // namespace

@@ -151,7 +151,10 @@ static inline uint32_t greater_bits(vf a, vf b) {
   const uint32_t weights[4] = {1, 2, 4, 8};
   return vaddvq_u32(vandq_u32(vcgtq_f32(a, b), vld1q_u32(weights)));
 }
-static inline void prefetch(const void* p) {
+__attribute__((always_inline)) static inline void prefetch(const void* p) {
+  __builtin_prefetch(p);
+}
+__attribute__((always_inline)) static inline void prefetch_near(const void* p) {
   __builtin_prefetch(p);
 }
 

@@ -201,7 +201,10 @@ static inline uint32_t greater_bits(vf a, vf b) {
   ACPU_EACH bits |= (uint32_t)(a.v[i] > b.v[i]) << i;
   return bits;
 }
-static inline void prefetch(const void* p) {
+__attribute__((always_inline)) static inline void prefetch(const void* p) {
+  __builtin_prefetch(p);
+}
+__attribute__((always_inline)) static inline void prefetch_near(const void* p) {
   __builtin_prefetch(p);
 }
 

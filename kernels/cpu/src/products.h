@@ -69,11 +69,13 @@ static void gate_row_groups(const GemmTask& task, int row, int channel, int span
   for (int i = 0; i < span; i += kGroup) store_group(gate + i, task.gated, row, (channel + i) / kGroup);
 }
 
-// What tile number `index` of `count` asks for while it works on a panel. One tile alone asks for nothing:
-// then the hardware's prefetching keeps up by itself, and every request of ours slows it down.
+// What tile number `index` of `count` asks for while it works on a panel: its part of the next one. One tile
+// alone asks for what follows in the same stream, a little ahead.
 static inline Ahead ahead_of(const LinearView& weight, int channel, int index, int count) {
-  const int64_t next = channel / kPanel + 1;
-  if (count < 2 || next * kPanel >= weight.num_outputs) return {nullptr, 0};
+  const int64_t panel = channel / kPanel, next = panel + 1;
+  if (count < 2)
+    return {weight.data + panel * weight.panel_bytes + kStreamBytes, (int)weight.record_bytes};
+  if (next * kPanel >= weight.num_outputs) return {nullptr, 0};
   const int share = (int)(weight.panel_bytes / ((size_t)weight.num_groups * count) + 63) / 64 * 64;
   const int64_t start = (int64_t)index * share * weight.num_groups;
   if (start >= (int64_t)weight.panel_bytes) return {nullptr, 0};
