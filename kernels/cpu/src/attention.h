@@ -82,8 +82,7 @@ static void attend_rows(SplitAttention& attention, const SplitWork& work, int sp
     for (int r = 0; r < rows; ++r) states[r] = {-__builtin_inff(), 0.0f};
     return;
   }
-  // In decode memory is the limit: while a split's keys are scored its values are asked for, and while its
-  // values are summed the next split's keys.
+  // In decode memory is the limit.
   const bool prefetches = work.partials && row == 0;
   NextSlots next = {};
   if (prefetches && split + 1 < work.tile.end_split)

@@ -25,27 +25,36 @@ ACPU_INLINE void store_sums(float* p, int64_t stride) {
   if constexpr (N > 2) tile_store<2>(p + 32, stride);
   if constexpr (N > 3) tile_store<3>(p + 48, stride);
 }
+// A quarter or so of what is read next: as many lines as tile B has, of rows of N lines that lie `stride` apart.
+template <int N, int B, int PART>
+ACPU_INLINE void ask_ahead(const uint8_t* ahead, int64_t stride) {
+  constexpr int kLines = B > 5 ? 16 : 8;
+  if (!ahead) return;
+  ACPU_UNROLL
+  for (int i = PART * kLines; i < (PART + 1) * kLines; ++i) prefetch_near(ahead + i / N * stride + i % N * 64);
+}
 // Adds tile A times the factors that lie side by side from `p` on.
 template <int N, int A, int B>
-ACPU_INLINE void add_products(const uint8_t* p, int64_t stride) {
-  tile_load<B>(p, stride), tile_dot<0, A, B>();
-  if constexpr (N > 1) tile_load<B>(p + 64, stride), tile_dot<1, A, B>();
-  if constexpr (N > 2) tile_load<B>(p + 128, stride), tile_dot<2, A, B>();
-  if constexpr (N > 3) tile_load<B>(p + 192, stride), tile_dot<3, A, B>();
+ACPU_INLINE void add_products(const uint8_t* p, int64_t stride, const uint8_t* ahead) {
+  tile_load<B>(p, stride), tile_dot<0, A, B>(), ask_ahead<N, B, 0>(ahead, stride);
+  if constexpr (N > 1) tile_load<B>(p + 64, stride), tile_dot<1, A, B>(), ask_ahead<N, B, 1>(ahead, stride);
+  if constexpr (N > 2) tile_load<B>(p + 128, stride), tile_dot<2, A, B>(), ask_ahead<N, B, 2>(ahead, stride);
+  if constexpr (N > 3) tile_load<B>(p + 192, stride), tile_dot<3, A, B>(), ask_ahead<N, B, 3>(ahead, stride);
 }
 
 template <int N>
-static void tiled_scores(const KVView& kv, const uint8_t* keys, const RowGroup& rows, int column) {
+static void tiled_scores(const KVView& kv, const uint8_t* keys, const uint8_t* ahead, const RowGroup& rows,
+                         int column) {
   const int64_t step = (int64_t)kv.block_size * 4;
   zero_sums<N>();
   int d = 0;
   for (; d + 32 <= kv.head_size; d += 32) {
     tile_load<6>(rows.q + d, kv.head_size * 2);
-    add_products<N, 6, 7>(keys + d / 2 * step, step);
+    add_products<N, 6, 7>(keys + d / 2 * step, step, ahead ? ahead + d / 2 * step : nullptr);
   }
   if (d < kv.head_size) {
     tile_load<4>(rows.q + d, kv.head_size * 2);
-    add_products<N, 4, 5>(keys + d / 2 * step, step);
+    add_products<N, 4, 5>(keys + d / 2 * step, step, ahead ? ahead + d / 2 * step : nullptr);
   }
   store_sums<N>(rows.scores + column, kSplit * 4);
 }
@@ -53,19 +62,15 @@ static void tiled_scores(const KVView& kv, const uint8_t* keys, const RowGroup& 
 static void tiled_score_split(const KVView& kv, int head, const Columns& columns, const RowGroup& rows) {
   const int step = least(kTileVectors * W, kv.block_size);
   for (int slot = columns.first / step * step; slot < columns.end; slot += step) {
-    const int at = slot / kv.block_size, offset = slot % kv.block_size;
-    const int64_t page = page_start(kv, columns.blocks[at], head) * kv.head_size * 2;
-    const uint8_t* keys = kv.keys + page + offset * 4;
-    if (columns.prefetches)
-      for (int64_t i = 0; i < (int64_t)step * kv.head_size * 2; i += 64)
-        prefetch(kv.values + page + (int64_t)offset * kv.head_size * 2 + i);
+    const uint8_t* keys = keys_of(kv, columns.blocks, head, slot);
+    const uint8_t* ahead = after_keys(kv, head, columns, slot, step);
     const int column = slot - columns.split_start;
     if (step == 16)
-      tiled_scores<1>(kv, keys, rows, column);
+      tiled_scores<1>(kv, keys, ahead, rows, column);
     else if (step == 32)
-      tiled_scores<2>(kv, keys, rows, column);
+      tiled_scores<2>(kv, keys, ahead, rows, column);
     else
-      tiled_scores<4>(kv, keys, rows, column);
+      tiled_scores<4>(kv, keys, ahead, rows, column);
   }
 }
 
@@ -85,10 +90,10 @@ static void copy_seen(const uint8_t* values, int64_t step, int slot, int count, 
 
 template <int N, int A, int B>
 static void add_tiled_values(const KVView& kv, const uint8_t* values, int slot, int count,
-                             const Columns& columns, const Factor* weights) {
+                             const uint8_t* ahead, const Columns& columns, const Factor* weights) {
   const int64_t step = (int64_t)kv.head_size * 4;
   tile_load<A>(weights, kSplit * 2);
-  if (slot >= columns.first && slot + count <= columns.end) return add_products<N, A, B>(values, step);
+  if (slot >= columns.first && slot + count <= columns.end) return add_products<N, A, B>(values, step, ahead);
   alignas(64) int32_t seen[kTileSlots / 2 * 16 * N];
   for (int v = 0; v < N; ++v) {
     int32_t* part = seen + v * (kTileSlots / 2 * 16);
@@ -105,22 +110,15 @@ template <int N>
 static void tiled_values(const KVView& kv, int head, const Columns& columns, const RowGroup& rows, int d) {
   zero_sums<N>();
   const int count = least(kTileSlots, kv.block_size);
-  for (int slot = columns.first / count * count; slot < columns.end; slot += count) {
-    const int at = slot / kv.block_size, offset = slot % kv.block_size;
-    const int64_t page = page_start(kv, columns.blocks[at], head) * kv.head_size * 2;
-    const int64_t place = (int64_t)offset * kv.head_size * 2 + d * 4;
-    const int later = columns.next.first + slot - columns.split_start;
-    if (columns.next.blocks && later < columns.next.end) {
-      const int64_t start = page_start(kv, columns.next.blocks[later / kv.block_size], columns.next.head);
-      const uint8_t* ahead = kv.keys + start * kv.head_size * 2 + place;
-      for (int i = 0; i < count / 2; ++i)
-        for (int v = 0; v < N; ++v) prefetch(ahead + (int64_t)i * kv.head_size * 4 + v * 64);
-    }
+  const int start = columns.first / count * count;
+  for (int slot = start; slot < columns.end; slot += count) {
+    const uint8_t* values = values_of(kv, columns.blocks, head, slot) + d * 4;
+    const uint8_t* ahead = after_values(kv, head, columns, start, slot + count, d, N * W);
     const Factor* weights = rows.weights + slot - columns.split_start;
     if (count == kTileSlots)
-      add_tiled_values<N, 6, 7>(kv, kv.values + page + place, slot, count, columns, weights);
+      add_tiled_values<N, 6, 7>(kv, values, slot, count, ahead, columns, weights);
     else
-      add_tiled_values<N, 4, 5>(kv, kv.values + page + place, slot, count, columns, weights);
+      add_tiled_values<N, 4, 5>(kv, values, slot, count, ahead, columns, weights);
   }
   store_sums<N>(rows.out + d, kv.head_size * 4);
 }
@@ -132,7 +130,6 @@ static void attend_tiled(const KVView& kv, const HeadShape& shape, int head, con
   int d = 0;
   for (; d + 64 <= kv.head_size; d += 64) tiled_values<4>(kv, head, columns, rows, d);
   for (; d < kv.head_size; d += 16) tiled_values<1>(kv, head, columns, rows, d);
-  prefetch_rest(kv, columns);
 }
 
 // As in attention.h.

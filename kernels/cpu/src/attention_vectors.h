@@ -24,12 +24,46 @@ struct Columns {
   int first;             // slots that any row sees
   int end;
   int split_start;
-  bool prefetches; // this split's values, while its keys are scored
-  NextSlots next;  // and while its values are summed, the keys of these
+  bool prefetches; // each page asks for the one that is wanted after it, line by line as its own are used
+  NextSlots next;  // whose keys come after this split's last values
 };
 
 static inline int64_t page_start(const KVView& kv, int32_t block, int head) {
   return ((int64_t)block * kv.block_stride * kv.num_kv_heads + head) * kv.block_size;
+}
+
+// A slot's keys or values; in a page's own order, so that what follows them there is its next slots' or its next
+// dimensions'.
+static inline const uint8_t* keys_of(const KVView& kv, const int32_t* blocks, int head, int slot) {
+  const int64_t element = kv.is_int8 ? 1 : 2;
+  return kv.keys + (page_start(kv, blocks[slot / kv.block_size], head) * kv.head_size +
+                    slot % kv.block_size * 2) * element;
+}
+static inline const uint8_t* values_of(const KVView& kv, const int32_t* blocks, int head, int slot) {
+  const int64_t element = kv.is_int8 ? 1 : 2;
+  return kv.values + (page_start(kv, blocks[slot / kv.block_size], head) +
+                      slot % kv.block_size) * kv.head_size * element;
+}
+
+// What is read after the keys of `step` slots from `slot` on; null: nothing to ask for.
+static inline const uint8_t* after_keys(const KVView& kv, int head, const Columns& columns, int slot,
+                                        int step) {
+  if (!columns.prefetches) return nullptr;
+  if (slot + step < columns.end) return keys_of(kv, columns.blocks, head, slot + step);
+  return values_of(kv, columns.blocks, head, columns.first & ~1);
+}
+
+// What is read after dimensions `d` to `d + size` of the values of the slots up to `slot`, whose first were the
+// split's from `first` on.
+static inline const uint8_t* after_values(const KVView& kv, int head, const Columns& columns, int first,
+                                          int slot, int d, int size) {
+  if (!columns.prefetches) return nullptr;
+  const int element = kv.is_int8 ? 1 : 2;
+  if (slot < columns.end) return values_of(kv, columns.blocks, head, slot) + d * 2 * element;
+  if (d + size < kv.head_size) return values_of(kv, columns.blocks, head, first) + (d + size) * 2 * element;
+  const NextSlots& next = columns.next;
+  return next.blocks ? keys_of(kv, next.blocks, next.head, next.first / kv.block_size * kv.block_size)
+                     : nullptr;
 }
 
 static inline vi two_i16(const int16_t* p) {
@@ -51,7 +85,7 @@ static void score_columns(const KVView& kv, const uint8_t* keys, const uint8_t* 
   for (int d = 0; d < pairs; ++d, keys += step) {
     if (ahead) {
       ACPU_UNROLL
-      for (int i = 0; i < NV * W * (INT8 ? 2 : 4); i += 64) prefetch(ahead + d * step + i);
+      for (int i = 0; i < NV * W * (INT8 ? 2 : 4); i += 64) prefetch_near(ahead + d * step + i);
     }
     vi k[NV];
     ACPU_UNROLL
@@ -85,18 +119,18 @@ static void score_columns(const KVView& kv, const uint8_t* keys, const uint8_t* 
 template <int R, bool INT8>
 static void score_split(const KVView& kv, int head, const Columns& columns, const RowGroup& rows) {
   const int step = least(kTileVectors * W, kv.block_size);
-  const int element = INT8 ? 1 : 2;
+  constexpr int kHalf = kTileVectors / 2;
   for (int slot = columns.first / step * step; slot < columns.end; slot += step) {
-    const int at = slot / kv.block_size, offset = slot % kv.block_size;
-    const uint8_t* keys =
-        kv.keys + (page_start(kv, columns.blocks[at], head) * kv.head_size + offset * 2) * element;
-    const uint8_t* ahead = columns.prefetches ? kv.values + (keys - kv.keys) : nullptr;
+    const uint8_t* keys = keys_of(kv, columns.blocks, head, slot);
+    const uint8_t* ahead = after_keys(kv, head, columns, slot, step);
     const int column = slot - columns.split_start;
     if (step == kTileVectors * W)
       score_columns<R, kTileVectors, INT8>(kv, keys, ahead, rows, column);
+    else if (step == kHalf * W)
+      score_columns<R, kHalf, INT8>(kv, keys, ahead, rows, column);
     else
       for (int i = 0; i < step; i += W)
-        score_columns<R, 1, INT8>(kv, keys + i * 2 * element, nullptr, rows, column + i);
+        score_columns<R, 1, INT8>(kv, keys + i * (INT8 ? 2 : 4), nullptr, rows, column + i);
   }
 }
 
@@ -177,7 +211,7 @@ ACPU_CLANG_INLINE void add_values(const uint8_t* values, int64_t step, const Fac
   for (int i = 0; i < pairs; ++i, values += step) {
     if (ahead) {
       ACPU_UNROLL
-      for (int b = 0; b < NV * W * (INT8 ? 2 : 4); b += 64) prefetch(ahead + i * step + b);
+      for (int b = 0; b < NV * W * (INT8 ? 2 : 4); b += 64) prefetch_near(ahead + i * step + b);
     }
     vi v[NV];
     ACPU_UNROLL
@@ -220,21 +254,14 @@ static void value_columns(const KVView& kv, int head, const Columns& columns, co
   ACPU_UNROLL
   for (int r = 0; r < R; ++r) ACPU_UNROLL
   for (int v = 0; v < NV; ++v) f[r][v] = zero(), n[r][v] = izero();
-  const int element = INT8 ? 1 : 2;
+  const int element = INT8 ? 1 : 2, start = columns.first & ~1;
   const int64_t step = (int64_t)kv.head_size * 2 * element;
-  for (int slot = columns.first & ~1; slot < columns.end;) {
-    const int at = slot / kv.block_size, offset = slot % kv.block_size;
-    const int stop = least((at + 1) * kv.block_size, columns.end);
+  for (int slot = start; slot < columns.end;) {
+    const int stop = least((slot / kv.block_size + 1) * kv.block_size, columns.end);
     const int pairs = INT8 ? (stop - slot + 1) / 2 : (stop - slot) / 2;
-    const int64_t page = page_start(kv, columns.blocks[at], head) * kv.head_size * element;
-    const uint8_t* values = kv.values + page + (offset / 2) * step + (int64_t)d * 2 * element;
+    const uint8_t* values = values_of(kv, columns.blocks, head, slot) + (int64_t)d * 2 * element;
     const int first = slot - columns.split_start;
-    const uint8_t* ahead = nullptr;
-    const int later = columns.next.first + slot - columns.split_start;
-    if (columns.next.blocks && later < columns.next.end) {
-      const int64_t start = page_start(kv, columns.next.blocks[later / kv.block_size], columns.next.head);
-      ahead = kv.keys + start * kv.head_size * element + (values - kv.values - page);
-    }
+    const uint8_t* ahead = after_values(kv, head, columns, start, stop, d, NV * W);
     add_values<R, NV, INT8>(values, step, rows.weights, first, pairs, ahead, f, n);
     if constexpr (!INT8)
       if ((stop - slot) % 2) add_half_pair<R, NV>(values + pairs * step, rows.weights, first + 2 * pairs, f);
@@ -247,22 +274,6 @@ static void value_columns(const KVView& kv, int head, const Columns& columns, co
           INT8 ? mul(to_f(n[r][v]), set(rows.weight_scales[r])) : f[r][v]);
 }
 
-// What a short split's values left unasked of the next keys: pages are wanted whole, however few their slots.
-static void prefetch_rest(const KVView& kv, const Columns& columns) {
-  const NextSlots& next = columns.next;
-  if (!next.blocks) return;
-  const int size = kv.block_size, element = kv.is_int8 ? 1 : 2;
-  const int64_t step = (int64_t)kv.head_size * 2 * element;
-  const int stop = least(kSplit, (next.end - next.first + size - 1) / size * size);
-  for (int done = (columns.end - columns.split_start + 1) & ~1; done < stop;) {
-    const int slot = next.first + done, offset = slot % size, count = least(stop - done, size - offset);
-    const int64_t start = page_start(kv, next.blocks[slot / size], next.head) * kv.head_size * element;
-    const uint8_t* from = kv.keys + start + offset / 2 * step;
-    for (int64_t i = 0; i < count / 2 * step; i += 64) prefetch(from + i);
-    done += count;
-  }
-}
-
 template <int R, bool INT8>
 static void attend_group(const KVView& kv, const HeadShape& shape, int head, const Columns& columns,
                          const RowGroup& rows) {
@@ -272,7 +283,6 @@ static void attend_group(const KVView& kv, const HeadShape& shape, int head, con
   for (; d + kTileVectors * W <= kv.head_size; d += kTileVectors * W)
     value_columns<R, kTileVectors, INT8>(kv, head, columns, rows, d);
   for (; d < kv.head_size; d += W) value_columns<R, 1, INT8>(kv, head, columns, rows, d);
-  prefetch_rest(kv, columns);
 }
 
 typedef void (*AttendGroup)(const KVView&, const HeadShape&, int, const Columns&, const RowGroup&);
