@@ -18,7 +18,7 @@ from appliance.errors import BadSetting
 
 BACKENDS = ("auto", "eager", "cpu", "cuda")
 PRECISIONS = ("auto", "f32", "bf16", "f16", "int8", "int8-mixed", "int4", "nf4", "llm.int8")
-ACTIVATIONS = ("auto", "int16", "mixed", "int8")
+ACTIVATIONS = ("auto", "int12", "mixed", "int8")
 KV_DTYPES = ("auto", "f32", "bf16", "f16", "int8")
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)?$", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -81,7 +81,7 @@ class Settings:
     precision: str = setting("auto", "precision of the weights", choices=PRECISIONS)
     activations: str = setting(
         "auto",
-        "activations on a CPU: int16 (auto, but prompts in bf16 where AMX is), mixed, int8 (fastest)",
+        "activations on a CPU: int12 (auto, but prompts in bf16 where AMX is), mixed, int8 (fastest)",
         choices=ACTIVATIONS,
     )
     kv_dtype: str = setting("auto", "precision of the KV cache", choices=KV_DTYPES)

@@ -175,7 +175,7 @@ BAD: list[tuple[str, str, str]] = [
     ("device", "gpu", "choose auto, cpu, cuda or cuda:N"),
     ("device", "cuda:x", "choose auto, cpu, cuda or cuda:N"),
     ("precision", "int5", "choose one of auto, f32, bf16, f16, int8, int8-mixed, int4, nf4, llm.int8"),
-    ("activations", "int4", "choose one of auto, int16, mixed, int8"),
+    ("activations", "int4", "choose one of auto, int12, mixed, int8"),
     ("kv_dtype", "int4", "choose one of auto, f32, bf16, f16, int8"),
     ("swap_memory", "-1GiB", "neither a size"),
     ("kv_memory", "0%", "not between 0% and 100%"),

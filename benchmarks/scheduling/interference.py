@@ -185,7 +185,7 @@ def main() -> None:
         "--slowdown", type=float, default=Policies().stream_slowdown, help="0 fills every step"
     )
     parser.add_argument("--kv-dtype", default="auto")
-    parser.add_argument("--activations", default="auto", help="int16: prompts by vectors everywhere")
+    parser.add_argument("--activations", default="auto", help="int12: prompts by vectors everywhere")
     parser.add_argument("--results", type=Path)
     args = parser.parse_args()
     policies = Policies(stream_slowdown=args.slowdown)

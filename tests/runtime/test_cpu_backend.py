@@ -103,7 +103,7 @@ def four_bits(matrix: np.ndarray) -> np.ndarray:
 def test_a_file_of_16_bits_runs_in_4_bit_groups(tmp_path: Path, library_folder: Path) -> None:
     model = CASES["untied head"]
     path = model.write(tmp_path / "tiny.gguf", "F16")
-    loaded = load(path, library_folder, precision="int4", activations="int16")
+    loaded = load(path, library_folder, precision="int4", activations="int12")
     assert loaded.precision == "int4"
     loaded.backend.attach_kv(8)
     found = logits_by_chunks(loaded.backend, TOKENS, (1,) * len(TOKENS))

@@ -34,7 +34,7 @@ def load(
     wishes = LoadWishes(
         backend=backend,
         precision=precision,
-        activations="int16",
+        activations="int12",
         kv_dtype="auto",
         device=CPU,
         num_threads=1,

@@ -74,7 +74,7 @@ typedef struct {
   float norm_eps, attention_scale, attention_softcap, logit_softcap, logit_scale, residual_scale,
       embedding_scale;
   int32_t num_ropes, num_threads, spin_us;
-  int32_t activation_bits; /* 8; 16: a float32 product but for rounding; or ACPU_MIXED_BITS */
+  int32_t activation_bits; /* 8; 12: nearly a float32 product; or ACPU_MIXED_BITS */
   int32_t prompts_in_bf16; /* 1: weights and activations of prompts as bfloat16 on levels with tiles */
   const acpu_rope* ropes;
   const int32_t* rope_of_layer; /* [num_layers], -1: none */

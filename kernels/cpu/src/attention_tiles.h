@@ -25,13 +25,15 @@ ACPU_INLINE void store_sums(float* p, int64_t stride) {
   if constexpr (N > 2) tile_store<2>(p + 32, stride);
   if constexpr (N > 3) tile_store<3>(p + 48, stride);
 }
-// A quarter or so of what is read next: as many lines as tile B has, of rows of N lines that lie `stride` apart.
+// A quarter or so of what is read next: as many lines as tile B has, of rows of N lines that lie `stride`
+// apart.
 template <int N, int B, int PART>
 ACPU_INLINE void ask_ahead(const uint8_t* ahead, int64_t stride) {
   constexpr int kLines = B > 5 ? 16 : 8;
   if (!ahead) return;
   ACPU_UNROLL
-  for (int i = PART * kLines; i < (PART + 1) * kLines; ++i) prefetch_near(ahead + i / N * stride + i % N * 64);
+  for (int i = PART * kLines; i < (PART + 1) * kLines; ++i)
+    prefetch_near(ahead + i / N * stride + i % N * 64);
 }
 // Adds tile A times the factors that lie side by side from `p` on.
 template <int N, int A, int B>

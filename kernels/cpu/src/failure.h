@@ -54,8 +54,8 @@ inline void require_pointer(const void* value, const char* name) {
 }
 
 inline void require_activation_bits(int bits) {
-  if (bits != 8 && bits != 16 && bits != ACPU_MIXED_BITS)
-    fail(ACPU_BAD_ARGUMENT, "activation_bits is %d; 8, 16 and %d (mixed) are supported", bits,
+  if (bits != 8 && bits != 12 && bits != ACPU_MIXED_BITS)
+    fail(ACPU_BAD_ARGUMENT, "activation_bits is %d; 8, 12 and %d (mixed) are supported", bits,
          ACPU_MIXED_BITS);
 }
 

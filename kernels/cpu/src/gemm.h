@@ -10,8 +10,8 @@ using acpu::kPanel;
 using acpu::kUnit;
 using acpu::LinearView;
 
-// How far ahead of its products a lone tile asks for the weights that follow in memory, line by line as it goes:
-// the hardware's own requests do not reach far enough to fill the bus beside the arithmetic.
+// How far ahead of its products a lone tile asks for the weights that follow in memory, line by line as it
+// goes: the hardware's own requests do not reach far enough to fill the bus beside the arithmetic.
 constexpr int kStreamBytes = 2560;
 
 template <bool ASKS>
@@ -125,13 +125,14 @@ ACPU_INLINE void add_low(const uint8_t* w, const int8_t* low, int at, vi (&acc)[
   vi rest[1][NV];
   dot_group<KIND, 1, NV>(w, &low, at, rest);
   ACPU_UNROLL
-  for (int v = 0; v < NV; ++v) acc[v] = iadd(times128(acc[v]), rest[0][v]);
+  for (int v = 0; v < NV; ++v) acc[v] = iadd(times16(acc[v]), rest[0][v]);
 }
 
 template <int KIND, int R, int NV>
 ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, int channel, const ActView& act,
                               int row, Ahead ahead, vf (&out)[R][NV]) {
   const int groups = weight.num_groups;
+  const int bytes = acpu::bytes_of_group(act.forms); // of a group's inputs
   const int8_t *x[R], *low[R];
   const float *scales[R], *weighted[R];
   const int32_t* sums[R];
@@ -139,8 +140,8 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
   ACPU_UNROLL
   for (int r = 0; r < R; ++r) {
     const int64_t at = (int64_t)(row + r) * groups;
-    x[r] = act.q + at * kGroup;
-    low[r] = act.low ? act.low + at * kGroup : nullptr;
+    x[r] = act.q + at * bytes;
+    low[r] = x[r] + kGroup;
     has_low[r] = act.has_low + at;
     scales[r] = act.scales + at;
     weighted[r] = act.weighted_sums + at;
@@ -157,27 +158,27 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
     vi acc[R][NV];
     const uint8_t* w = panel + channel * 4;
     const uint8_t* own = panel + kWeightBytes;
-    dot_group<KIND, R, NV, R == 1>(w, x, g * kGroup, acc);
+    dot_group<KIND, R, NV, R == 1>(w, x, g * bytes, acc);
     if (R == 1)
       for (size_t i = kWeightBytes; i < weight.record_bytes; i += 64) prefetch_near(panel + i + kStreamBytes);
-    if (act.low) {
+    if (act.has_low) {
       bool all_have_low = true;
       for (int r = 0; r < R; ++r) all_have_low = all_have_low && has_low[r][g];
       if (all_have_low && sums_go_on(KIND)) { // weights are unpacked once for the whole tile
         ACPU_UNROLL
         for (int r = 0; r < R; ++r) ACPU_UNROLL
-        for (int v = 0; v < NV; ++v) acc[r][v] = times128(acc[r][v]);
-        add_group<KIND, R, NV>(w, low, g * kGroup, acc);
+        for (int v = 0; v < NV; ++v) acc[r][v] = times16(acc[r][v]);
+        add_group<KIND, R, NV>(w, low, g * bytes, acc);
       } else if (all_have_low && R > 1) {
         vi rest[R][NV];
-        dot_group<KIND, R, NV>(w, low, g * kGroup, rest);
+        dot_group<KIND, R, NV>(w, low, g * bytes, rest);
         ACPU_UNROLL
         for (int r = 0; r < R; ++r) ACPU_UNROLL
-        for (int v = 0; v < NV; ++v) acc[r][v] = iadd(times128(acc[r][v]), rest[r][v]);
+        for (int v = 0; v < NV; ++v) acc[r][v] = iadd(times16(acc[r][v]), rest[r][v]);
       } else {
         ACPU_UNROLL
         for (int r = 0; r < R; ++r)
-          if (has_low[r][g]) add_low<KIND, NV>(w, low[r], g * kGroup, acc[r]);
+          if (has_low[r][g]) add_low<KIND, NV>(w, low[r], g * bytes, acc[r]);
       }
     }
     if (offset_of(KIND) != 0) {

@@ -10,7 +10,7 @@ constexpr int kMostFactors = 512; // groups of one tile of rows, whose scales ar
 constexpr int kMostTiles = 16;
 constexpr int kGroupsAtOnce = 9;
 
-constexpr int kUnpacked = 512; // bytes of 32 4-bit inputs of 16 channels, a byte each
+constexpr int kTileGroup = 512; // bytes of 32 inputs of 16 channels, a byte each
 
 constexpr bool has_offset(int kind) {
   return offset_of(kind) != 0;
@@ -40,21 +40,29 @@ static void gather_factors(const ActView& act, int row, int rows, Factors* out) 
   }
 }
 
-// 4-bit weights of 16 channels as a tile's rows of four inputs.
+// 4-bit weights of 16 channels as a tile's rows of four inputs. Where activations have low bytes they are
+// unpacked twice, 16 times as large for the high bytes and as they are for the low ones: one product adds
+// both.
+template <bool LOW>
 ACPU_INLINE void unpack_nibbles(const uint8_t* w, uint8_t* out) {
   ACPU_UNROLL
-  for (int k = 0; k < 4; ++k) {
-    const vi words = iload(w + k * kPanel * 4);
-    _mm512_storeu_si512(out + k * 64, low_nibbles(words));
-    _mm512_storeu_si512(out + (4 + k) * 64, high_nibbles(words));
+  for (int k = 0; k < 4; ++k, out += 64) {
+    const vi words = iload(w + k * kPanel * 4), low = low_nibbles(words), high = high_nibbles(words);
+    if (LOW) {
+      static_assert(acpu::kLowSteps == 16, "a nibble in the upper half of its byte");
+      _mm512_storeu_si512(out, _mm512_slli_epi16(low, 4));
+      _mm512_storeu_si512(out + 4 * 64, _mm512_andnot_si512(_mm512_set1_epi8(15), words));
+    }
+    _mm512_storeu_si512(out + (LOW ? kTileGroup : 0), low);
+    _mm512_storeu_si512(out + (LOW ? kTileGroup : 0) + 4 * 64, high);
   }
 }
 
 // Up to 16 rows of activations.
 struct TiledRows {
   const int8_t* x;
-  const int8_t* low; // or null
   int64_t stride;
+  int group_bytes;
   const Factors* factors;
   int num_rows;
 };
@@ -62,20 +70,20 @@ struct TiledRows {
 // The unit's shapes, set anew where they change.
 class TileSetting {
  public:
-  // Of bytes, 32 inputs at once.
-  void set_bytes(int rows) {
-    if (rows == rows_ && of_bytes_) return;
-    rows_ = rows, of_bytes_ = true;
+  // Of bytes, so many inputs at once.
+  void set_bytes(int rows, int inputs) {
+    if (rows == rows_ && inputs == inputs_) return;
+    rows_ = rows, inputs_ = inputs;
     TileShapes shapes;
     for (int tile = 0; tile < 6; ++tile) shapes.rows[tile] = (uint8_t)rows;
-    shapes.row_bytes[4] = shapes.row_bytes[5] = kGroup;
-    shapes.rows[6] = shapes.rows[7] = kGroup / 4;
+    shapes.row_bytes[4] = shapes.row_bytes[5] = (uint16_t)inputs;
+    shapes.rows[6] = shapes.rows[7] = (uint8_t)(inputs / 4);
     tiles_.set(shapes);
   }
   // Of bfloat16, up to two tiles of rows.
   void set_pairs(int rows) {
-    if (rows == rows_ && !of_bytes_) return;
-    rows_ = rows, of_bytes_ = false;
+    if (rows == rows_ && !inputs_) return;
+    rows_ = rows, inputs_ = 0;
     TileShapes shapes;
     const int second = rows > kTileHeight ? rows - kTileHeight : rows;
     shapes.rows[0] = shapes.rows[1] = shapes.rows[4] = (uint8_t)least(rows, kTileHeight);
@@ -86,36 +94,37 @@ class TileSetting {
  private:
   Tiles tiles_;
   int rows_ = 0;
-  bool of_bytes_ = false;
+  int inputs_ = 0; // of bytes, 0: in bfloat16
 };
 
-// Multiplies one group and leaves the sums in memory: [NV][high, and low where there are such bytes][16][16].
-// The channels' vectors lie `next` bytes apart, four inputs `step` bytes.
-template <bool LOW, int NV>
+// Multiplies one group and leaves the sums in memory: [NV][all, or with TWO of high and of low
+// bytes][16][16]. The channels' vectors lie `next` bytes apart, four inputs `step` bytes.
+template <bool TWO, int NV>
 ACPU_INLINE void multiply_group(const TiledRows& rows, int g, const uint8_t* w, int64_t step, int64_t next,
                                 int32_t* sums) {
   constexpr int kSums = kTileHeight * 16;
-  tile_load<4>(rows.x + g * kGroup, rows.stride);
-  if constexpr (LOW) tile_load<5>(rows.low + g * kGroup, rows.stride);
+  const int8_t* x = rows.x + g * rows.group_bytes;
+  tile_load<4>(x, rows.stride);
+  if constexpr (TWO) tile_load<5>(x + kGroup, rows.stride);
   tile_load<6>(w, step);
   tile_zero<0>(), tile_dot_bytes<0, 4, 6>(), tile_store<0>(sums, 64);
-  if constexpr (LOW) tile_zero<1>(), tile_dot_bytes<1, 5, 6>(), tile_store<1>(sums + kSums, 64);
+  if constexpr (TWO) tile_zero<1>(), tile_dot_bytes<1, 5, 6>(), tile_store<1>(sums + kSums, 64);
   if constexpr (NV > 1) {
-    sums += (LOW ? 2 : 1) * kSums;
+    sums += (TWO ? 2 : 1) * kSums;
     tile_load<7>(w + next, step);
     tile_zero<2>(), tile_dot_bytes<2, 4, 7>(), tile_store<2>(sums, 64);
-    if constexpr (LOW) tile_zero<3>(), tile_dot_bytes<3, 5, 7>(), tile_store<3>(sums + kSums, 64);
+    if constexpr (TWO) tile_zero<3>(), tile_dot_bytes<3, 5, 7>(), tile_store<3>(sums + kSums, 64);
   }
 }
 
 // As integer_tile does, in the same order.
-template <int KIND, bool LOW, int R, int NV>
+template <int KIND, bool TWO, int R, int NV>
 ACPU_INLINE void add_group_sums(const uint8_t* own, int channel, const Factors& factors, const int32_t* sums,
                                 vf (&f)[R][NV]) {
   constexpr int kSums = kTileHeight * 16;
   each<NV>([&](auto v) ACPU_ALWAYS {
     const int at = channel + v * W;
-    const int32_t* from = sums + v * (LOW ? 2 : 1) * kSums;
+    const int32_t* from = sums + v * (TWO ? 2 : 1) * kSums;
     vf scale = zero(), minimum = zero();
     if (has_f32_scales(KIND))
       scale = load((const float*)own + at), minimum = load((const float*)own + kPanel + at);
@@ -124,7 +133,7 @@ ACPU_INLINE void add_group_sums(const uint8_t* own, int channel, const Factors& 
     if (KIND == acpu::kGroup4Min) minimum = load_f16((const uint16_t*)own + kPanel + at);
     each<R>([&](auto r) ACPU_ALWAYS {
       vi whole = iload(from + r * 16);
-      if (LOW) whole = iadd(times128(whole), iload(from + kSums + r * 16));
+      if (TWO) whole = iadd(times16(whole), iload(from + kSums + r * 16));
       if (has_offset(KIND)) whole = iadd(whole, iset(factors.offsets[r]));
       const vf s = set(factors.scales[r]);
       f[r][v] = fma(to_f(whole), KIND == acpu::kChannel8 ? s : mul(scale, s), f[r][v]);
@@ -135,25 +144,27 @@ ACPU_INLINE void add_group_sums(const uint8_t* own, int channel, const Factors& 
 
 // Adds `num_groups` groups' products of up to R rows by NV vectors of channels to `out`, rows of a panel. A
 // group is multiplied while the one before is scaled.
-template <int KIND, bool LOW, int R, int NV>
+template <int KIND, bool TWO, int R, int NV>
 static void add_integer_tile(const LinearView& weight, const uint8_t* record, int channel,
                              const uint8_t* room, const TiledRows& rows, int num_groups, bool is_first,
                              Ahead ahead, float* out) {
-  constexpr int kSums = kTileHeight * 16 * NV * (LOW ? 2 : 1);
+  constexpr int kSums = kTileHeight * 16 * NV * (TWO ? 2 : 1);
   alignas(64) int32_t sums[2][kSums];
   vf f[R][NV];
   each<R * NV>([&](auto i) ACPU_ALWAYS {
     f[i / NV][i % NV] = is_first ? zero() : load(out + i / NV * kPanel + i % NV * W);
   });
   const uint8_t* w = is_4bit(KIND) ? room : record + channel * 4;
-  const int64_t of_group = is_4bit(KIND) ? NV * kUnpacked : weight.record_bytes;
-  constexpr int64_t kStep = is_4bit(KIND) ? 64 : kPanel * 4, kNext = is_4bit(KIND) ? kUnpacked : 64;
-  multiply_group<LOW, NV>(rows, 0, w, kStep, kNext, sums[0]);
+  const int64_t unpacked = rows.group_bytes / kGroup * kTileGroup;
+  const int64_t of_group = is_4bit(KIND) ? NV * unpacked : weight.record_bytes;
+  const int64_t next = is_4bit(KIND) ? unpacked : 64;
+  constexpr int64_t kStep = is_4bit(KIND) ? 64 : kPanel * 4;
+  multiply_group<TWO, NV>(rows, 0, w, kStep, next, sums[0]);
   for (int g = 0; g < num_groups; ++g, record += weight.record_bytes) {
     for (int i = 0; i < ahead.bytes; i += 64) prefetch(ahead.data + (int64_t)g * ahead.bytes + i);
     if (g + 1 < num_groups)
-      multiply_group<LOW, NV>(rows, g + 1, w + (g + 1) * of_group, kStep, kNext, sums[(g + 1) & 1]);
-    add_group_sums<KIND, LOW, R, NV>(record + weight.scales_offset, channel, rows.factors[g], sums[g & 1], f);
+      multiply_group<TWO, NV>(rows, g + 1, w + (g + 1) * of_group, kStep, next, sums[(g + 1) & 1]);
+    add_group_sums<KIND, TWO, R, NV>(record + weight.scales_offset, channel, rows.factors[g], sums[g & 1], f);
   }
   each<R * NV>([&](auto i) ACPU_ALWAYS {
     if (i / NV < rows.num_rows) store(out + i / NV * kPanel + i % NV * W, f[i / NV][i % NV]);
@@ -166,6 +177,8 @@ template <int KIND, bool LOW, int NV>
 static void multiply_span(const LinearView& weight, const uint8_t* panel, int channel, int span,
                           bool has_next, const TiledRows* tiles, int num_tiles, TileSetting& setting,
                           float* out) {
+  constexpr int kUnpacked = LOW ? 2 * kTileGroup : kTileGroup;
+  constexpr bool kTwo = LOW && !is_4bit(KIND);
   alignas(64) uint8_t room[is_4bit(KIND) ? kGroupsAtOnce * NV * kUnpacked : 64];
   const int end = channel + span, pieces = weight.num_groups * num_tiles * (span / (NV * W));
   // The next panel is asked for in the order in which it lies, a part with every group's products.
@@ -178,18 +191,18 @@ static void multiply_span(const LinearView& weight, const uint8_t* panel, int ch
       for (int i = 0; i < count; ++i) {
         const uint8_t* own = record + i * weight.record_bytes;
         if constexpr (is_4bit(KIND))
-          for (int v = 0; v < NV; ++v) unpack_nibbles(own + c * 4 + v * 64, room + (i * NV + v) * kUnpacked);
+          for (int v = 0; v < NV; ++v)
+            unpack_nibbles<LOW>(own + c * 4 + v * 64, room + (i * NV + v) * kUnpacked);
       }
       float* to = out + c - channel;
       for (int t = 0; t < num_tiles; ++t) {
         TiledRows rows = tiles[t];
-        rows.x += g * kGroup;
-        if (LOW) rows.low += g * kGroup;
+        rows.x += g * rows.group_bytes;
         rows.factors += g;
-        setting.set_bytes(rows.num_rows);
+        setting.set_bytes(rows.num_rows, kTwo ? kGroup : rows.group_bytes);
         constexpr int kFew = NV == 1 ? 12 : 4, kMany = NV == 1 ? 16 : 8;
-        const auto add = rows.num_rows > kFew ? add_integer_tile<KIND, LOW, kMany, NV>
-                                              : add_integer_tile<KIND, LOW, kFew, NV>;
+        const auto add = rows.num_rows > kFew ? add_integer_tile<KIND, kTwo, kMany, NV>
+                                              : add_integer_tile<KIND, kTwo, kFew, NV>;
         add(weight, record, c, room, rows, count, g == 0, ahead, to);
         ahead.data += (int64_t)count * ahead.bytes;
         if (ahead.data >= panel + 2 * weight.panel_bytes) ahead.bytes = 0;
@@ -233,13 +246,13 @@ class IntegerTiles {
     if (of_ == act.scales && row == row_ && rows == rows_ && form == form_) return;
     of_ = act.scales, row_ = row, rows_ = rows, form_ = form;
     num_tiles_ = (rows + kTileHeight - 1) / kTileHeight;
-    const int64_t stride = (int64_t)act.num_groups * kGroup;
+    const int bytes = acpu::bytes_of_group(act.forms);
+    const int64_t stride = (int64_t)act.num_groups * bytes;
     for (int t = 0; t < num_tiles_; ++t) {
       const int first = rows * t / num_tiles_, count = rows * (t + 1) / num_tiles_ - first;
       Factors* factors = factors_ + t * act.num_groups;
       gather_factors<KIND>(act, row + first, count, factors);
-      const int8_t* low = act.low ? act.low + (row + first) * stride : nullptr;
-      tiles_[t] = {act.q + (row + first) * stride, low, stride, factors, count};
+      tiles_[t] = {act.q + (row + first) * stride, stride, bytes, factors, count};
     }
   }
 
@@ -251,8 +264,8 @@ class IntegerTiles {
     const uint8_t* records = weight.data + (size_t)panel * weight.panel_bytes;
     const bool has_next = (panel + 1) * kPanel < weight.num_outputs;
     const bool is_low = rows <= 8; // then two vectors' sums fit into registers
-    const auto run = act.low ? (is_low ? multiply_span<KIND, true, 2> : multiply_span<KIND, true, 1>)
-                             : (is_low ? multiply_span<KIND, false, 2> : multiply_span<KIND, false, 1>);
+    const auto run = act.has_low ? (is_low ? multiply_span<KIND, true, 2> : multiply_span<KIND, true, 1>)
+                                 : (is_low ? multiply_span<KIND, false, 2> : multiply_span<KIND, false, 1>);
     run(weight, records, channel % kPanel, span, has_next, tiles_, num_tiles_, setting, out);
   }
 

@@ -69,8 +69,8 @@ static inline vi iset(int32_t x) {
 static inline vi iadd(vi a, vi b) {
   return _mm256_add_epi32(a, b);
 }
-static inline vi times128(vi a) {
-  return _mm256_slli_epi32(a, 7);
+static inline vi times16(vi a) {
+  return _mm256_slli_epi32(a, 4);
 }
 static inline vf to_f(vi a) {
   return _mm256_cvtepi32_ps(a);

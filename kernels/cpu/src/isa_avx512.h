@@ -79,8 +79,8 @@ static inline vi iload(const void* p) {
 static inline vi iadd(vi a, vi b) {
   return _mm512_add_epi32(a, b);
 }
-static inline vi times128(vi a) {
-  return _mm512_slli_epi32(a, 7);
+static inline vi times16(vi a) {
+  return _mm512_slli_epi32(a, 4);
 }
 static inline int32_t isum(vi a) {
   return _mm512_reduce_add_epi32(a);

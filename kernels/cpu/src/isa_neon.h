@@ -66,8 +66,8 @@ static inline vi izero() {
 static inline vi iadd(vi a, vi b) {
   return vaddq_s32(a, b);
 }
-static inline vi times128(vi a) {
-  return vshlq_n_s32(a, 7);
+static inline vi times16(vi a) {
+  return vshlq_n_s32(a, 4);
 }
 static inline vi iload(const void* p) {
   return vreinterpretq_s32_u8(vld1q_u8((const uint8_t*)p));

@@ -69,8 +69,8 @@ ACPU_LANEWISE(vmin, vf, a.v[i] < b.v[i] ? a.v[i] : b.v[i])
 ACPU_LANEWISE(iadd, vi, (int32_t)((uint32_t)a.v[i] + (uint32_t)b.v[i]))
 #undef ACPU_LANEWISE
 
-static inline vi times128(vi a) {
-  ACPU_EACH a.v[i] *= 128;
+static inline vi times16(vi a) {
+  ACPU_EACH a.v[i] *= 16;
   return a;
 }
 static inline vf fma(vf a, vf b, vf c) {

@@ -67,14 +67,13 @@ ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms, int32_t 
   act.forms = forms;
   const size_t groups = static_cast<size_t>(rows) * act.num_groups;
   if (forms & kFormInt8) {
-    act.q = arena.array<int8_t>(groups * kGroup);
+    act.q = arena.array<int8_t>(groups * bytes_of_group(forms));
     act.scales = arena.array<float>(groups);
     act.sums = arena.array<int32_t>(groups);
     act.weighted_sums = arena.array<float>(groups);
   }
-  if (forms & kFormInt16)
-    act.low = arena.array<int8_t>(groups * kGroup), act.has_low = arena.array<uint8_t>(groups),
-    act.high_sums = arena.array<int32_t>(groups);
+  if (forms & kFormInt12)
+    act.has_low = arena.array<uint8_t>(groups), act.high_sums = arena.array<int32_t>(groups);
   if ((forms | room) & kFormBF16) act.bf16 = arena.array<uint16_t>(groups * kGroup);
   if (forms & kFormF32) act.f32 = arena.array<float>(groups * kGroup);
   return act;
@@ -101,9 +100,8 @@ ActView act_from(const ActView& act, int first) {
   ActView rest = act;
   const size_t at = static_cast<size_t>(first) * act.num_groups;
   if (act.forms & kFormInt8)
-    rest.q += at * kGroup, rest.scales += at, rest.sums += at, rest.weighted_sums += at;
-  if (act.forms & kFormInt16)
-    rest.low += at * kGroup, rest.has_low += at, rest.high_sums += at;
+    rest.q += at * bytes_of_group(act.forms), rest.scales += at, rest.sums += at, rest.weighted_sums += at;
+  if (act.forms & kFormInt12) rest.has_low += at, rest.high_sums += at;
   if (act.bf16) rest.bf16 += at * kGroup;
   if (act.forms & kFormF32) rest.f32 += at * kGroup;
   return rest;

@@ -263,8 +263,8 @@ void pack_channel(const acpu_matrix& m, const LinearView& view, uint8_t* data, f
 int32_t form_of(int32_t kind, int activation_bits) {
   if (kind == kF32 || kind == kBF16)
     return kind == kF32 ? kFormF32 : kFormBF16;
-  if (activation_bits == ACPU_MIXED_BITS) return kFormInt8 | kFormInt16 | kFormMixed;
-  return activation_bits == 16 ? kFormInt8 | kFormInt16 : kFormInt8;
+  if (activation_bits == ACPU_MIXED_BITS) return kFormInt8 | kFormInt12 | kFormMixed;
+  return activation_bits == 12 ? kFormInt8 | kFormInt12 : kFormInt8;
 }
 
 int32_t num_units(const LinearView& weight) {

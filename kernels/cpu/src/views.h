@@ -7,10 +7,11 @@
 
 namespace acpu {
 
-constexpr int kPanel = 64;  // output channels that are packed side by side
-constexpr int kUnit = 32;   // output channels that are scheduled together: half a panel
-constexpr int kGroup = 32;  // inputs that share one activation scale, and one weight scale where grouped
-constexpr int kSplit = 128; // KV slots of one softmax partial; fixed, so that sums never depend on threads
+constexpr int kPanel = 64;    // output channels that are packed side by side
+constexpr int kUnit = 32;     // output channels that are scheduled together: half a panel
+constexpr int kGroup = 32;    // inputs that share one activation scale, and one weight scale where grouped
+constexpr int kLowSteps = 16; // of an activation's low byte make one of its high byte
+constexpr int kSplit = 128;   // KV slots of one softmax partial; fixed, so that sums never depend on threads
 constexpr int kMaxTileRows = 64; // query rows (tokens x heads of a group) of one attention tile
 constexpr int kMaxHeadSize = 256;
 constexpr int kMaxBlockSize = 256;
@@ -43,14 +44,14 @@ struct LinearView {
   size_t panel_bytes;
 };
 
-// Rows of activations in the forms that the consuming matrices read. Row stride: num_groups * 32 elements.
+// Rows of activations in the forms that the consuming matrices read. Row stride: num_groups * 32 elements,
+// twice as many bytes where there are low ones.
 struct ActView {
-  int8_t* q;
-  int8_t* low;          // or null
-  uint8_t* has_low;     // [rows, groups] beside low: an input is (128 q + low) * scale, else q * scale
+  int8_t* q;            // with low bytes [rows, groups, 2, 32]: a group's high ones, then its low ones
+  uint8_t* has_low;     // null, or [rows, groups]: an input is (16 high + low) * scale, else high * scale
   float* scales;        // [rows, groups]
   int32_t* sums;        // [rows, groups], of the whole numbers
-  int32_t* high_sums;   // [rows, groups] beside low: of q alone
+  int32_t* high_sums;   // [rows, groups] beside has_low: of the high bytes alone
   float* weighted_sums; // [rows, groups], scale * sum
   uint16_t* bf16;       // or null
   float* f32;           // or null
@@ -58,9 +59,18 @@ struct ActView {
   int32_t forms; // bits of Form
 };
 
-// kFormInt16 comes with kFormInt8 and adds a low byte to each whole number; with kFormMixed only the groups
+// kFormInt12 comes with kFormInt8 and adds a low byte to each whole number; with kFormMixed only the groups
 // that stand out in their row keep it.
-enum Form : int32_t { kFormInt8 = 1, kFormBF16 = 2, kFormF32 = 4, kFormInt16 = 8, kFormMixed = 16 };
+enum Form : int32_t { kFormInt8 = 1, kFormBF16 = 2, kFormF32 = 4, kFormInt12 = 8, kFormMixed = 16 };
+
+constexpr int kMostHigh = 127;
+// The largest whole number of an activation: beyond it the high byte would overflow.
+constexpr int largest_of(int32_t forms) {
+  return forms & kFormInt12 ? kMostHigh * kLowSteps : kMostHigh;
+}
+constexpr int bytes_of_group(int32_t forms) {
+  return forms & kFormInt12 ? 2 * kGroup : kGroup;
+}
 
 enum Epilogue : int32_t { kStore = 0, kAdd = 1, kGate = 2, kLogits = 3 };
 enum Activation : int32_t { kSilu = 0, kGeluTanh = 1 };

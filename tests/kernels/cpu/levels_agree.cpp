@@ -63,7 +63,7 @@ void compare_products(const Level& level, const Level& base) {
       Arena arena{64};
       const LinearView weight = pack(m, arena, nullptr);
       const std::string name = "product of kind " + std::to_string(kind);
-      for (int bits : {8, 16, int{ACPU_MIXED_BITS}})
+      for (int bits : {8, 12, int{ACPU_MIXED_BITS}})
         compare(level, name.c_str(), multiplied(level, weight, x, rows, bits),
                 multiplied(base, weight, x, rows, bits), 1e-5);
     }
