@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 Report = Callable[[str, float | None], None]
 # Besides the weights: one chunk on its way, and the allocator's slack.
 _LOADING_SLACK_BYTES = 64 * 2**20
-# Small models lose answers to 8 bits: SmolLM2's logits are 4% off, against 1.0% mixed and 0.4% with 16.
-# Against the reference tokens 4 of 422 differ when mixed, 1 with two bytes: speed is a choice.
+# Small models lose answers to 8 bits: SmolLM2's logits are 4% off, against 1.1% mixed and 0.5% with 12.
+# Against the reference tokens 9 of 422 differ with 8, 4 when mixed, 1 with 12: speed is a choice.
 _ACTIVATIONS = {
     "auto": Activations(12, prompts_in_bf16=True),
     "int12": Activations(12, prompts_in_bf16=False),
