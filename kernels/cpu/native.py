@@ -80,9 +80,9 @@ class NativeConfig:
     """A network's shape. `ropes[i]` and `windows[i]` belong to layer i; None: no rotation, no window.
 
     `num_threads` counts the caller. `max_tokens` bounds one step. `spin_us` is how long idle threads watch
-    for the next step before they sleep. `activation_bits` is 8; 12 for a sixteenth of that
-    rounding, at the price of a second pass over weights in cache; or MIXED_BITS for the second pass only where
-    a group's values stand out in their row. `prompts_in_bf16` lets levels with a tile unit multiply the
+    for the next step before they sleep. `activation_bits` is 8; 12 for a sixteenth of that rounding, at the
+    price of a second pass over weights in cache; or MIXED_BITS for the second pass only where a group's
+    values stand out in their row. `prompts_in_bf16` lets levels with a tile unit multiply the
     rows of prompts in bfloat16, weights and activations alike, several times as fast. `level` names an
     instruction-set level; empty picks the best.
     """
