@@ -88,7 +88,8 @@ constexpr int offset_of(int kind) {
   return have - want;
 }
 
-// The next panel, asked for in equal parts by the row tiles that work on this one: `bytes` at each group.
+// The next panel, asked for in equal parts by the row tiles that work on this one, `bytes` at each group; or
+// by a lone tile of several rows what follows in its own stream.
 struct Ahead {
   const uint8_t* data;
   int bytes;
