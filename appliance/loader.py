@@ -18,6 +18,7 @@ from appliance.engine.assembly import Policies, make_scheduler
 from appliance.engine.batch import Batch, Runner, ScheduledSequence
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
+from appliance.engine.fresh_blocks import CommittedMemory
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.engine.swap_space import HostMemory
 from appliance.errors import BadSetting, NotEnoughGpuMemory, NotEnoughMemory
@@ -274,6 +275,7 @@ def _start_engine(
         queue_limit=settings.queue,
         host=host,
         num_layers=backend.num_layers if isinstance(backend, LayeredBackend) else 0,
+        memory=backend if isinstance(backend, CommittedMemory) else None,
     )
     engine = Engine(runner, scheduler, queue_limit=settings.queue)
     engine.start()

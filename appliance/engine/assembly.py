@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from appliance.engine.admission_window import AdmissionWindows
 from appliance.engine.block_pool import BlockPool
+from appliance.engine.fresh_blocks import CommittedMemory, FreshBlocks
 from appliance.engine.headroom import Headroom
 from appliance.engine.policy import FairOrder
 from appliance.engine.scheduler import Scheduler
@@ -45,10 +46,12 @@ def make_scheduler(
     enable_prefix_cache: bool = True,
     host: HostMemory | None = None,
     num_layers: int = 0,
+    memory: CommittedMemory | None = None,
 ) -> Scheduler:
     """Return a scheduler over `pool`; with ALL_OFF it is first come, first served in full steps.
 
-    `num_layers` is told where the runner can leave off between two of them.
+    `num_layers` is told where the runner can leave off between two of them, `memory` where the pool's is
+    committed as it is used.
     """
     windows = AdmissionWindows() if policies.uses_classes and policies.uses_windows else None
     slowdown = policies.stream_slowdown
@@ -57,6 +60,8 @@ def make_scheduler(
         if slowdown
         else FixedBudget(step_tokens)
     )
+    if memory is not None:
+        pool.is_dear = FreshBlocks(memory, budget.prompt_s, pool.block_size).is_dear
     return Scheduler(
         pool,
         max_sequences=max_sequences,

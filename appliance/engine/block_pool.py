@@ -7,7 +7,7 @@ token from the start of the sequence to the block's end, the salt, and the pool'
 
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -38,7 +38,8 @@ class PoolCounters:
 class BlockPool:
     """`num_blocks` pages of `block_size` tokens. Every operation is O(1) amortised per block.
 
-    `namespace` says whose content this is (model, precision): keys of two namespaces never meet.
+    `namespace` says whose content this is (model, precision): keys of two namespaces never meet. `is_dear`
+    tells which free blocks are taken only when nothing cached can make room; None: no block is.
     """
 
     def __init__(self, num_blocks: int, block_size: int, *, namespace: str = "") -> None:
@@ -47,6 +48,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.counters = PoolCounters()
+        self.is_dear: Callable[[BlockId], bool] | None = None
         self._namespace_key = _root_key(namespace)
         self._blocks = [Block() for _ in range(num_blocks)]
         self._free = [BlockId(i) for i in reversed(range(num_blocks))]
@@ -164,9 +166,15 @@ class BlockPool:
         return _root_key(salt, self._namespace_key)
 
     def _take(self) -> BlockId:
-        block_id = self._free.pop() if self._free else self._evict()
+        block_id = self._free.pop() if self._has_cheap_one() else self._evict()
         self._blocks[block_id].num_references = 1
         return block_id
+
+    def _has_cheap_one(self) -> bool:
+        """Whether a free block is to be taken, not a cached one."""
+        if not self._free or not self._cached or self.is_dear is None:
+            return bool(self._free)
+        return not self.is_dear(self._free[-1])
 
     def _evict(self) -> BlockId:
         block_id, _ = self._cached.popitem(last=False)

@@ -61,6 +61,14 @@ class CpuBackend:
         self._ahead = PagesAhead(self.pages)
         self._ahead.reach(0)
 
+    @property
+    def num_committed_blocks(self) -> int:
+        return self._ahead.num_blocks
+
+    @property
+    def commit_block_s(self) -> float:
+        return self._ahead.block_s
+
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """One after the other, since a target may be the next one's source."""
         for layer in self.pages:

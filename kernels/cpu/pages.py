@@ -18,8 +18,12 @@ from kernels.kv_layout import KVLayout, KVType
 
 _HUGE_PAGE = 2 << 20
 _AHEAD_BYTES = 64 << 20
-# Between two huge pages, so that no step has to wait for several; shorter where steps come near.
+# Between two huge pages, so that no step has to wait for several; shorter where steps come near. While steps
+# run no more than a tenth of the time goes to this: a virtual machine may stand still for as long.
 _PAUSE_S, _SHORT_PAUSE_S = 0.02, 0.001
+_BUSY_PAUSE = 9  # times what a huge page took
+_IDLE_AFTER_S = 0.25
+_WEIGHT = 0.25  # of the newest time in the mean
 _POPULATE_WRITE = 23  # of Linux, which mmap has no name for
 # The bits of bfloat16, which numpy has no name for.
 _ELEMENTS = {KVType.BF16: np.uint16, KVType.INT8: np.int8}
@@ -75,7 +79,8 @@ class PagesAhead:
     """Has the system clear memory for blocks before a step is the first to write there.
 
     Clearing takes milliseconds for a huge page, longer than many steps: threads of low priority, each for a
-    moment, keep some 64 MiB ahead of the blocks in use. Does nothing where the system has no such request.
+    moment, keep some 64 MiB ahead of the blocks in use. Where the system has no such request it does nothing,
+    and every block counts as there.
     """
 
     def __init__(self, layers: Sequence[NativePages]) -> None:
@@ -84,13 +89,26 @@ class PagesAhead:
         self._block_bytes = keys.strides[0]
         self._end = keys.ctypes.data - self._start + keys.shape[0] * self._block_bytes
         self._wanted = self._done = 0  # bytes from the start
+        self._page_s = 0.0  # that a huge page takes, mean
+        self._last_reach_s = 0.0
         self._layers = tuple(layers)  # keeps the memory alive while a thread runs
         self._lock = threading.Lock()
         self._is_running = False
         self._is_off = not sys.platform.startswith("linux")
 
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks, from the first, have memory."""
+        return sys.maxsize if self._is_off else self._done // self._block_bytes
+
+    @property
+    def block_s(self) -> float:
+        """Seconds that the system takes to clear the memory of a block."""
+        return self._page_s * self._block_bytes / _HUGE_PAGE
+
     def reach(self, block: int) -> None:
         """A step uses blocks up to this one."""
+        self._last_reach_s = time.monotonic()
         wanted = min(self._end, (block + 1) * self._block_bytes + _AHEAD_BYTES)
         if (
             self._is_off
@@ -115,11 +133,19 @@ class PagesAhead:
                     self._is_running = False
                     return
             num_bytes = min(_HUGE_PAGE, self._end - self._done)
+            started_s = time.monotonic()
             if madvise(self._start + self._done, num_bytes, _POPULATE_WRITE) != 0:
                 self._is_off = True  # Linux before 5.14, or no memory left: steps do it themselves
+            took_s = time.monotonic() - started_s
+            self._page_s += _WEIGHT * (took_s - self._page_s) if self._done else took_s
             self._done += _HUGE_PAGE
-            is_near = self._done < self._wanted - _AHEAD_BYTES // 2
-            time.sleep(_SHORT_PAUSE_S if is_near else _PAUSE_S)
+            time.sleep(self._pause_s(took_s))
+
+    def _pause_s(self, took_s: float) -> float:
+        is_near = self._done < self._wanted - _AHEAD_BYTES // 2
+        pause_s = _SHORT_PAUSE_S if is_near else _PAUSE_S
+        is_busy = time.monotonic() < self._last_reach_s + _IDLE_AFTER_S
+        return max(pause_s, _BUSY_PAUSE * took_s) if is_busy else pause_s
 
 
 def _zeros(shape: tuple[int, ...], elements: np.dtype[Any]) -> NDArray[Any]:

@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
+from kernels.cpu import pages
 from kernels.cpu.pages import PagesAhead, allocate_pages
 from kernels.kv_layout import KVLayout, KVOrder, KVType
 
@@ -68,12 +69,25 @@ def test_memory_is_there_some_way_ahead_of_the_blocks_in_use_and_no_further():
     wait_for_threads()
     grown = psutil.Process().memory_info().rss - before
     assert 90 << 20 < grown < 110 << 20  # 31 blocks of a MiB, and 64 MiB
+    assert 95 <= ahead.num_blocks < 100
+    assert 0 < ahead.block_s < 1
     layers[-1].values[90].fill(1)
     assert psutil.Process().memory_info().rss - before - grown < 3 << 20
     ahead.reach((1 << 9) - 1)
     wait_for_threads()
     assert psutil.Process().memory_info().rss - before < 540 << 20
+    assert ahead.num_blocks >= 1 << 9
     assert not layers[0].keys.any()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for memory")
+def test_memory_that_is_not_asked_for_counts_as_there(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pages, "_POPULATE_WRITE", 0x7FFF)  # as a system that knows no such request
+    ahead = PagesAhead(allocate_pages(layout_of(KVType.BF16), 100, 1))
+    assert ahead.num_blocks == 0
+    ahead.reach(0)
+    wait_for_threads()
+    assert ahead.num_blocks >= 100
 
 
 def wait_for_threads() -> None:
