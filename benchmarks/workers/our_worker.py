@@ -15,6 +15,7 @@ from scoring import nll_of_windows, save_logits
 from worker_loop import serve
 
 from appliance.engine.batch import Batch, ScheduledSequence
+from appliance.engine.fresh_blocks import CommittedMemory
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.formats.gguf import read_gguf
 from appliance.model.decoder import ForwardInputs
@@ -79,12 +80,20 @@ class OurEngine:
             if self._filled[index] < context:
                 self._compute(index, _random_ids(context))
                 self._filled[index] = context
+        self._wait_for_memory(batch)
         return {}
 
     def decode(self, batch: int, context: int, steps: int) -> float:
         """Tokens per second of `steps` steps from `context` on, the choice of each token included."""
         self._decode_s(batch, context, _WARM_UP_STEPS)
         return tokens_per_s(lambda: self._decode_s(batch, context, steps), batch * steps)
+
+    def _wait_for_memory(self, num_sequences: int) -> None:
+        """The pool's memory is given while nobody works, in seconds or, by some hosts, much longer."""
+        if isinstance(self._backend, CommittedMemory):
+            last_block = (num_sequences - 1) * self._blocks_each
+            while self._backend.num_committed_blocks <= last_block:
+                time.sleep(0.05)
 
     def prepare_prefill(self, tokens: int) -> dict[str, object]:
         self._compute(0, _random_ids(tokens))

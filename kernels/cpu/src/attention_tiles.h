@@ -102,10 +102,12 @@ static void add_tiled_values(const KVView& kv, const uint8_t* values, int slot, 
     copy_seen(values + v * 64, step, slot, count, columns, part);
   }
   constexpr int kPart = kTileSlots / 2 * 16;
-  tile_load<B>(seen, 64), tile_dot<0, A, B>();
-  if constexpr (N > 1) tile_load<B>(seen + kPart, 64), tile_dot<1, A, B>();
-  if constexpr (N > 2) tile_load<B>(seen + 2 * kPart, 64), tile_dot<2, A, B>();
-  if constexpr (N > 3) tile_load<B>(seen + 3 * kPart, 64), tile_dot<3, A, B>();
+  tile_load<B>(seen, 64), tile_dot<0, A, B>(), ask_ahead<N, B, 0>(ahead, step);
+  if constexpr (N > 1) tile_load<B>(seen + kPart, 64), tile_dot<1, A, B>(), ask_ahead<N, B, 1>(ahead, step);
+  if constexpr (N > 2)
+    tile_load<B>(seen + 2 * kPart, 64), tile_dot<2, A, B>(), ask_ahead<N, B, 2>(ahead, step);
+  if constexpr (N > 3)
+    tile_load<B>(seen + 3 * kPart, 64), tile_dot<3, A, B>(), ask_ahead<N, B, 3>(ahead, step);
 }
 
 template <int N>

@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int kTiledRows = 256; // at once: they share the weights made bfloat16
+constexpr int kTiledRows = 512; // at once: they share the weights made bfloat16
 // Whose weights are kept for them: by a panel's channels, three quarters of a core's first cache.
 constexpr int kTiledGroups = 9;
 constexpr int kRecord = kPanel * kGroup * 2;

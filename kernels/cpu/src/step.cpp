@@ -149,7 +149,8 @@ void StepRun::prepare(Worker& w, const float* norm) {
 // Work is cut into row blocks x units; each thread takes one stretch of that sequence.
 //
 // Many rows are handed out piece by piece instead, a panel of one row block at a time (some 50 us), so that a
-// thread that lost its processor for a while leaves the rest to the others.
+// thread that lost its processor for a while leaves the rest to the others; at the end in halves, for all to
+// be done at about the same time.
 void StepRun::run_gemm(int thread, GemmTask* tasks, int num_tasks, const std::vector<RowRun>& runs,
                        int piece_counter) {
   int units = 0, num_rows = 0;
@@ -168,9 +169,13 @@ void StepRun::run_gemm(int thread, GemmTask* tasks, int num_tasks, const std::ve
   const int64_t all = static_cast<int64_t>(blocks.size()) * units;
   if (num_rows >= kManyRows) {
     std::atomic<int>& next = next_piece_[piece_counter];
-    for (int64_t i; 2 * (i = next.fetch_add(1, std::memory_order_relaxed)) < all;)
-      run_units(tasks, num_tasks, blocks, {2 * i, std::min(2 * i + 2, all)});
-    return;
+    const int64_t panels = std::max<int64_t>(all - 2 * threads_, 0) / 2;
+    for (;;) {
+      const int64_t i = next.fetch_add(1, std::memory_order_relaxed);
+      const Range own = i < panels ? Range{2 * i, 2 * i + 2} : Range{panels + i, panels + i + 1};
+      if (own.begin >= all) return;
+      run_units(tasks, num_tasks, blocks, own);
+    }
   }
   run_units(tasks, num_tasks, blocks, share(all, thread, threads_));
 }

@@ -20,7 +20,7 @@ constexpr int kManyRows = 64; // from here on products are handed out piece by p
 constexpr int kGemmsPerLayer = 4;
 // Activations of one block of rows, to stay in a core's cache while panels stream past.
 constexpr size_t kRowBlockBytes = size_t{384} << 10;
-constexpr int kRowBlockInBf16 = 256;
+constexpr int kRowBlockInBf16 = 512;
 constexpr size_t kLogitBytes = size_t{16} << 20;
 constexpr int kTileTokensGoal = 48; // rows (tokens x heads) of an attention tile
 
