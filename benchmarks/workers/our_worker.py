@@ -6,10 +6,12 @@ python benchmarks/workers/our_worker.py --file F --threads 2 --backend cpu --pre
 import argparse
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from repeat import tokens_per_s
 from scoring import nll_of_windows, save_logits
 from worker_loop import serve
@@ -18,9 +20,11 @@ from appliance.engine.batch import Batch, ScheduledSequence
 from appliance.engine.fresh_blocks import CommittedMemory
 from appliance.engine.sequence import BlockId, SamplingParams, SequenceId
 from appliance.formats.gguf import read_gguf
-from appliance.model.decoder import ForwardInputs
+from appliance.model.decoder import ForwardInputs, ForwardOutputs
+from appliance.runtime.cpu import CpuBackend
 from appliance.runtime.inputs import build_inputs
 from appliance.runtime.loading import LoadWishes, load_backend
+from appliance.runtime.native_step import build_step
 from appliance.text.gguf_tokenizer import tokenizer_from_gguf
 
 # What the appliance computes in one step unless told otherwise.
@@ -118,11 +122,9 @@ class OurEngine:
         token_ids = _random_ids(batch)
         spent_s = 0.0
         for step in range(steps):
-            inputs = self._inputs([(i, [token_ids[i]], context + step) for i in range(batch)])
+            run = self._ready([(i, [token_ids[i]], context + step) for i in range(batch)])
             started_s = time.perf_counter()
-            outputs = self._backend.forward(inputs)
-            assert outputs.candidates is not None
-            token_ids = outputs.candidates.ids[:, 0].tolist()
+            token_ids = run()
             spent_s += time.perf_counter() - started_s
         return spent_s
 
@@ -132,14 +134,26 @@ class OurEngine:
         for start in range(0, len(token_ids), STEP_TOKENS):
             chunk = token_ids[start : start + STEP_TOKENS]
             is_last = start + STEP_TOKENS >= len(token_ids)
-            inputs = self._inputs([(index, chunk, start)], wants_token=is_last)
+            run = self._ready([(index, chunk, start)], wants_token=is_last)
             started_s = time.perf_counter()
-            self._backend.forward(inputs)
+            run()
             spent_s += time.perf_counter() - started_s
         return spent_s
 
+    def _ready(
+        self, work: list[tuple[int, list[int], int]], *, wants_token: bool = True
+    ) -> Callable[[], list[int]]:
+        """The engine's call for a step, as a server of that backend makes it; returns the best tokens."""
+        batch, backend = self._batch(work, wants_token=wants_token), self._backend
+        if isinstance(backend, CpuBackend):
+            step = build_step(batch.sequences, block_size=self._block_size)
+            return lambda: _first(backend.step(step).best.ids)
+        inputs = build_inputs(batch, block_size=self._block_size)
+        return lambda: _best(backend.forward(inputs))
+
     def _all_logits(self, token_ids: list[int]) -> np.ndarray:
-        inputs = self._inputs([(0, list(token_ids), 0)])
+        batch = self._batch([(0, list(token_ids), 0)])
+        inputs = build_inputs(batch, block_size=self._block_size)
         every_row = ForwardInputs(
             token_ids=inputs.token_ids,
             positions=inputs.positions,
@@ -155,7 +169,7 @@ class OurEngine:
         assert logits is not None
         return logits.float().numpy()
 
-    def _inputs(self, work: list[tuple[int, list[int], int]], *, wants_token: bool = True) -> ForwardInputs:
+    def _batch(self, work: list[tuple[int, list[int], int]], *, wants_token: bool = True) -> Batch:
         """A step; one new token is a generated one, several are a prompt's."""
         sequences = []
         for index, new_token_ids, num_computed in work:
@@ -171,8 +185,16 @@ class OurEngine:
                     sampling=_GREEDY if wants_token else None,
                 )
             )
-        batch = Batch(sequences=tuple(sequences))
-        return build_inputs(batch, block_size=self._block_size)
+        return Batch(sequences=tuple(sequences))
+
+
+def _best(outputs: ForwardOutputs) -> list[int]:
+    return [] if outputs.candidates is None else _first(outputs.candidates.ids)
+
+
+def _first(ids: NDArray[np.int32] | torch.Tensor) -> list[int]:
+    tokens: list[int] = ids[:, 0].tolist() if len(ids) else []
+    return tokens
 
 
 def _random_ids(num_tokens: int) -> list[int]:
