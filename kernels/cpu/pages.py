@@ -125,19 +125,23 @@ class PagesAhead:
 
     def _run(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-        madvise = ctypes.CDLL(None).madvise
-        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        libc, is_there = ctypes.CDLL(None), ctypes.c_ubyte()
+        libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
         while True:
             with self._lock:
                 if self._is_off or self._done >= self._wanted:
                     self._is_running = False
                     return
             num_bytes = min(_HUGE_PAGE, self._end - self._done)
+            address = self._start + self._done
+            libc.mincore(address, 1, ctypes.byref(is_there))  # where a step came first
             started_s = time.monotonic()
-            if madvise(self._start + self._done, num_bytes, _POPULATE_WRITE) != 0:
+            if libc.madvise(address, num_bytes, _POPULATE_WRITE) != 0:
                 self._is_off = True  # Linux before 5.14, or no memory left: steps do it themselves
             took_s = time.monotonic() - started_s
-            self._page_s += _WEIGHT * (took_s - self._page_s) if self._done else took_s
+            if not is_there.value & 1:
+                self._page_s += _WEIGHT * (took_s - self._page_s) if self._page_s else took_s
             self._done += _HUGE_PAGE
             time.sleep(self._pause_s(took_s))
 

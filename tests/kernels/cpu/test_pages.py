@@ -90,6 +90,22 @@ def test_memory_that_is_not_asked_for_counts_as_there(monkeypatch: pytest.Monkey
     assert ahead.num_blocks >= 100
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for memory")
+def test_what_a_step_wrote_first_does_not_count_as_quick():
+    layers = allocate_pages(layout_of(KVType.BF16, block_size=64, head_size=64), 1 << 8, 21)
+    ahead = PagesAhead(layers)
+    ahead.reach(0)
+    wait_for_threads()
+    before_s = ahead.block_s
+    for layer in layers:
+        for array in layer.arrays():
+            array.fill(1)
+    ahead.reach((1 << 8) - 1)
+    wait_for_threads()
+    assert ahead.num_blocks >= 1 << 8
+    assert ahead.block_s == before_s
+
+
 def wait_for_threads() -> None:
     for thread in threading.enumerate():
         if thread.name == "kv-pages":
@@ -100,7 +116,7 @@ def wait_for_threads() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 def test_what_users_wrote_is_in_a_mapping_of_its_own_that_no_core_dump_holds():
     layout = layout_of(KVType.BF16, block_size=64, head_size=64)
-    (layer,) = allocate_pages(layout, 1 << 9, 1)
+    (layer,) = allocate_pages(layout, 1 << 8, 1)
     address = layer.keys.ctypes.data
     table = Path("/proc/self/smaps").read_text(encoding="utf-8")
     mappings = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) .*?^VmFlags: (.*?)$", table, re.MULTILINE | re.DOTALL)
