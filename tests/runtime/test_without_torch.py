@@ -42,7 +42,7 @@ asked = [
     {"temperature": 0.0},
     {"top_k": 5, "seed": 1},
     {"top_p": 0.9, "presence_penalty": 0.5, "frequency_penalty": 0.1, "repetition_penalty": 1.2},
-    {"logit_bias": ((3, 9.0),), "min_tokens": 2, "stop_token_ids": frozenset({3})},
+    {"logit_bias": ((3, 100.0),), "min_tokens": 2, "stop_token_ids": frozenset({3})},
     {"num_logprobs": 3, "num_prompt_logprobs": 2},
     {"num_logprobs": 0, "scored_token_ids": (5, 7)},
     {"wants_hidden_state": True},
