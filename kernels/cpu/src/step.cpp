@@ -45,13 +45,25 @@ StepRun::StepRun(Model& model, const acpu_step& step)
   prepare_memory();
 }
 
+// Puts a row into the last of the runs, or a new one where it does not belong there.
+void StepRun::add_row(std::vector<RowRun>& runs, int row) const {
+  const bool in_prompt = step_.prompt_lens && step_.positions[row] < step_.prompt_lens[sequence_of_row_[row]];
+  const bool in_bf16 = in_prompt && config_.prompts_in_bf16 && level_.has_tiles;
+  if (runs.empty() || runs.back().end != row || runs.back().in_bf16 != in_bf16)
+    runs.push_back({row, row, in_bf16});
+  ++runs.back().end;
+}
+
 void StepRun::find_runs() {
-  for (int row = 0; row < step_.num_tokens; ++row) {
-    const bool in_prompt = step_.prompt_lens && step_.positions[row] < step_.prompt_lens[sequence_of_row_[row]];
-    const bool in_bf16 = in_prompt && config_.prompts_in_bf16 && level_.has_tiles;
-    if (runs_.empty() || runs_.back().in_bf16 != in_bf16) runs_.push_back({row, row, in_bf16});
-    ++runs_.back().end;
+  for (int row = 0; row < step_.num_tokens; ++row) add_row(runs_, row);
+  std::vector<int32_t> rows(step_.logit_rows, step_.logit_rows + step_.num_logit_rows);
+  std::sort(rows.begin(), rows.end());
+  int num_read = 0;
+  for (int32_t row : rows) {
+    const int end = read_runs_.empty() ? -kShortGap : read_runs_.back().end;
+    for (int r = row - end < kShortGap ? end : row; r <= row; ++r, ++num_read) add_row(read_runs_, r);
   }
+  reads_all_ = num_read == step_.num_tokens;
 }
 
 void StepRun::prepare_memory() {
@@ -126,23 +138,22 @@ void StepRun::turn(int thread) {
   }
 }
 
-// Some of the step's rows as activations, each in the form of its run.
-void StepRun::quantize(const float* x, int64_t stride, int size, const ActView& act, Range rows) {
-  for (const RowRun& run : runs_) {
-    const int begin = std::max(run.begin, static_cast<int>(rows.begin)),
-              end = std::min(run.end, static_cast<int>(rows.end));
-    if (begin < end) level_.quantize(x, stride, size, run.in_bf16 ? in_bf16(act) : act, begin, end);
-  }
+// A run's rows as activations of its form.
+void StepRun::quantize(const float* x, int64_t stride, int size, const ActView& act, const RowRun& run) {
+  if (run.begin < run.end)
+    level_.quantize(x, stride, size, run.in_bf16 ? in_bf16(act) : act, run.begin, run.end);
 }
 
 // The layer's input, normed where the network norms before a block, as activations.
-void StepRun::prepare(Worker& w, const float* norm) {
-  const Range rows = rows_to_prepare(w.thread);
+void StepRun::prepare(Worker& w, const float* norm, const std::vector<RowRun>& runs) {
   const int size = config_.hidden_size;
-  if (!norm) return quantize(scratch_.hidden, size, size, w.hidden_act, rows);
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    level_.norm(scratch_.hidden + row * size, norm, w.row, size, config_.norm_eps);
-    quantize(w.row, 0, size, w.hidden_act, {row, row + 1});
+  for (const RowRun& run : runs) {
+    const RowRun own = within(run, rows_to_prepare(w.thread));
+    if (!norm) quantize(scratch_.hidden, size, size, w.hidden_act, own);
+    for (int row = own.begin; norm && row < own.end; ++row) {
+      level_.norm(scratch_.hidden + int64_t{row} * size, norm, w.row, size, config_.norm_eps);
+      quantize(w.row, 0, size, w.hidden_act, {row, row + 1, own.in_bf16});
+    }
   }
 }
 
@@ -200,7 +211,7 @@ void StepRun::run_units(GemmTask* tasks, int num_tasks, const std::vector<RowRun
 
 // hidden += scale * weight(act), by way of a norm where the network norms after a block.
 void StepRun::add_branch(Worker& w, const ActView& act, const LinearView& weight, const float* post_norm,
-                         int piece_counter) {
+                         const std::vector<RowRun>& runs, int piece_counter) {
   const int size = config_.hidden_size;
   GemmTask task = {};
   task.weight = weight;
@@ -209,13 +220,15 @@ void StepRun::add_branch(Worker& w, const ActView& act, const LinearView& weight
   task.out_stride = size;
   task.epilogue = post_norm ? kStore : kAdd;
   task.scale = config_.residual_scale;
-  run_gemm(w.thread, &task, 1, runs_, piece_counter);
+  run_gemm(w.thread, &task, 1, runs, piece_counter);
   barrier();
   if (!post_norm) return;
-  const Range rows = own_rows(w.thread);
-  for (int64_t row = rows.begin; row < rows.end; ++row)
-    level_.norm_add(scratch_.branch + row * size, post_norm, scratch_.hidden + row * size, size,
-                    config_.norm_eps, config_.residual_scale);
+  for (const RowRun& run : runs) {
+    const RowRun own = within(run, own_rows(w.thread));
+    for (int64_t row = own.begin; row < own.end; ++row)
+      level_.norm_add(scratch_.branch + row * size, post_norm, scratch_.hidden + row * size, size,
+                      config_.norm_eps, config_.residual_scale);
+  }
   barrier();
 }
 
@@ -229,12 +242,9 @@ void StepRun::norm_all_heads(int thread, const LayerWeights& weights) {
   }
 }
 
-void StepRun::attention_block(Worker& w, int layer) {
+// Queries of the rows that the layer makes, keys and values of all.
+void StepRun::make_qkv(Worker& w, int layer) {
   const LayerWeights& weights = model_.layers[layer];
-  const AttentionPlan& plan = plans_[plan_of_layer_[layer]];
-  const HeadShape shape = model_.head_shape(layer);
-  prepare(w, weights.norms[ACPU_ATTENTION_PRE_NORM]);
-  shared_barrier();
   GemmTask tasks[3] = {};
   int64_t column = 0;
   for (int i = 0; i < 3; ++i) {
@@ -244,7 +254,20 @@ void StepRun::attention_block(Worker& w, int layer) {
     tasks[i].out_stride = model_.qkv_width();
     column += tasks[i].weight.num_outputs;
   }
-  run_gemm(w.thread, tasks, 3, runs_, kGemmsPerLayer * layer);
+  const int counter = kGemmsPerLayer * layer;
+  const std::vector<RowRun>& runs = runs_of(layer);
+  if (&runs == &runs_) return run_gemm(w.thread, tasks, 3, runs_, counter);
+  run_gemm(w.thread, tasks, 1, runs, counter);
+  run_gemm(w.thread, tasks + 1, 2, runs_, counter + 4);
+}
+
+void StepRun::attention_block(Worker& w, int layer) {
+  const LayerWeights& weights = model_.layers[layer];
+  const AttentionPlan& plan = plans_[plan_of_layer_[layer]];
+  const HeadShape shape = model_.head_shape(layer);
+  prepare(w, weights.norms[ACPU_ATTENTION_PRE_NORM], runs_);
+  shared_barrier();
+  make_qkv(w, layer);
   barrier();
   if (config_.qk_norm == kFullNorm) {
     norm_all_heads(w.thread, weights);
@@ -258,17 +281,18 @@ void StepRun::attention_block(Worker& w, int layer) {
   attend_shared(w.thread, layer, shape, plan);
   attend_tiles(layer, shape, plan);
   barrier();
-  finish_attention(w, plan);
+  finish_attention(w, plan, runs_of(layer));
   if (!merges_alone_) barrier();
   finish_phase(w, kPhaseAttention);
   add_branch(w, w.attended_act, weights.linears[ACPU_OUTPUT], weights.norms[ACPU_ATTENTION_POST_NORM],
-             kGemmsPerLayer * layer + 1);
+             runs_of(layer), kGemmsPerLayer * layer + 1);
   finish_phase(w, kPhaseOutput);
 }
 
 void StepRun::feed_forward_block(Worker& w, int layer) {
   const LayerWeights& weights = model_.layers[layer];
-  prepare(w, weights.norms[ACPU_FFN_PRE_NORM]);
+  const std::vector<RowRun>& runs = runs_of(layer);
+  prepare(w, weights.norms[ACPU_FFN_PRE_NORM], runs);
   shared_barrier();
   GemmTask task = {};
   task.weight = weights.linears[ACPU_GATE];
@@ -276,18 +300,17 @@ void StepRun::feed_forward_block(Worker& w, int layer) {
   task.act = w.hidden_act;
   task.epilogue = kGate;
   task.activation = config_.activation;
-  run_gemm(w.thread, &task, 1, runs_, kGemmsPerLayer * layer + 2);
+  run_gemm(w.thread, &task, 1, runs, kGemmsPerLayer * layer + 2);
   barrier();
   if (scratch_.gated_act.forms & kFormMixed) {
-    const Range rows = rows_to_prepare(w.thread);
-    for (const RowRun& run : runs_)
-      if (!run.in_bf16)
-        level_.settle(scratch_.gated_act, w.gated_act, std::max(run.begin, static_cast<int>(rows.begin)),
-                      std::min(run.end, static_cast<int>(rows.end)));
+    for (const RowRun& run : runs) {
+      const RowRun own = within(run, rows_to_prepare(w.thread));
+      if (!own.in_bf16) level_.settle(scratch_.gated_act, w.gated_act, own.begin, own.end);
+    }
     shared_barrier();
   }
   finish_phase(w, kPhaseGateUp);
-  add_branch(w, w.gated_act, weights.linears[ACPU_DOWN], weights.norms[ACPU_FFN_POST_NORM],
+  add_branch(w, w.gated_act, weights.linears[ACPU_DOWN], weights.norms[ACPU_FFN_POST_NORM], runs,
              kGemmsPerLayer * layer + 3);
   finish_phase(w, kPhaseDown);
 }

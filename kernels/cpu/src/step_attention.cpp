@@ -49,6 +49,12 @@ NextSlots StepRun::slots_of_unit(const AttentionPlan& plan, size_t at, int64_t u
           plan.first_split(span) * kSplit, span.first_limit};
 }
 
+bool StepRun::reads_any(const Span& span, int layer) const {
+  for (const RowRun& run : runs_of(layer))
+    if (run.begin < span.first_row + span.num_rows && span.first_row < run.end) return true;
+  return false;
+}
+
 void StepRun::attend_shared(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan) {
   const Range work = share(plan.num_work(), thread, threads_);
   const int64_t end = plan.unit_of(work.end);
@@ -66,9 +72,10 @@ void StepRun::attend_shared(int thread, int layer, const HeadShape& shape, const
     tile.end_split = tile.first_split + count;
     const int64_t state = (plan.work_starts[at] + of_span * span.num_rows) * shape.num_groups;
     tile.next = slots_of_unit(plan, at, unit + count, end);
+    unit += count;
+    if (!reads_any(span, layer)) continue;
     level_.attend(model_.kv[layer], shape, tile, true, partial_states_ + state,
                   partial_outputs_ + state * config_.head_size);
-    unit += count;
   }
 }
 
@@ -85,6 +92,7 @@ void StepRun::attend_tiles(int layer, const HeadShape& shape, const AttentionPla
   // The longest tiles come last in a prompt; handed out first, they leave no thread waiting at the end.
   for (int i; (i = next_tile_[layer].fetch_add(1, std::memory_order_relaxed)) < count;) {
     const Span& span = plan.tiles[plan.tiles.size() - 1 - i / heads];
+    if (!reads_any(span, layer)) continue;
     const int head = i % heads;
     AttentionTile tile = tile_of(span, layer, head);
     tile.first_split = plan.first_split(span);
@@ -116,16 +124,18 @@ void StepRun::merge_row(const AttentionPlan& plan, size_t at, int row, float* ou
   }
 }
 
-void StepRun::finish_attention(Worker& w, const AttentionPlan& plan) {
-  const Range rows = rows_to_merge(w.thread);
+void StepRun::finish_attention(Worker& w, const AttentionPlan& plan, const std::vector<RowRun>& runs) {
   const int width = model_.query_width();
-  for (int row = static_cast<int>(rows.begin); row < rows.end; ++row) {
-    const float* from = scratch_.attended + static_cast<int64_t>(row) * width;
-    if (shared_of_row_[row] >= 0) {
-      merge_row(plan, shared_of_row_[row], row, w.row);
-      from = w.row;
+  for (const RowRun& run : runs) {
+    const RowRun own = within(run, rows_to_merge(w.thread));
+    for (int row = own.begin; row < own.end; ++row) {
+      const float* from = scratch_.attended + static_cast<int64_t>(row) * width;
+      if (shared_of_row_[row] >= 0) {
+        merge_row(plan, shared_of_row_[row], row, w.row);
+        from = w.row;
+      }
+      quantize(from, 0, width, w.attended_act, {row, row + 1, own.in_bf16});
     }
-    quantize(from, 0, width, w.attended_act, {row, row + 1});
   }
 }
 

@@ -51,24 +51,26 @@ void StepRun::choose_experts(int row) {
   for (int i = 0; i < active; ++i) shares[i] /= config_.normalizes_experts ? kept : whole;
 }
 
-void StepRun::sort_pairs() {
+void StepRun::sort_pairs(const std::vector<RowRun>& runs) {
   const int active = config_.num_active_experts, num = config_.num_experts;
-  const int64_t pairs = int64_t{step_.num_tokens} * active;
-  for (int row = 0; row < step_.num_tokens; ++row) choose_experts(row);
   for (int i = 0; i <= num; ++i) experts_.starts[i] = 0;
-  for (int64_t i = 0; i < pairs; ++i) ++experts_.starts[experts_.chosen[i] + 1];
+  for (const RowRun& run : runs) {
+    for (int row = run.begin; row < run.end; ++row) choose_experts(row);
+    for (int i = run.begin * active; i < run.end * active; ++i) ++experts_.starts[experts_.chosen[i] + 1];
+  }
   for (int i = 0; i < num; ++i) experts_.starts[i + 1] += experts_.starts[i];
   std::vector<int32_t> next(experts_.starts, experts_.starts + num);
-  for (int64_t i = 0; i < pairs; ++i) {
-    const int32_t pair = next[experts_.chosen[i]]++;
-    experts_.pair_of[i] = pair;
-    experts_.row_of_pair[pair] = static_cast<int32_t>(i / active);
-  }
+  for (const RowRun& run : runs)
+    for (int i = run.begin * active; i < run.end * active; ++i) {
+      const int32_t pair = next[experts_.chosen[i]]++;
+      experts_.pair_of[i] = pair;
+      experts_.row_of_pair[pair] = i / active;
+    }
 }
 
 void StepRun::gather_inputs(Worker& w, const float* norm) {
   const int size = config_.hidden_size;
-  const Range pairs = share(int64_t{step_.num_tokens} * config_.num_active_experts, w.thread, threads_);
+  const Range pairs = share(experts_.starts[config_.num_experts], w.thread, threads_);
   for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
     const float* row = scratch_.hidden + int64_t{experts_.row_of_pair[pair]} * size;
     if (norm) {
@@ -100,36 +102,32 @@ void StepRun::run_experts(const LayerWeights& weights, bool is_down, int counter
   }
 }
 
-void StepRun::add_experts(Worker& w, const float* post_norm) {
+void StepRun::add_experts(int row, float* sum, const float* post_norm) {
   const int size = config_.hidden_size, active = config_.num_active_experts;
-  const Range rows = own_rows(w.thread);
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    float *hidden = scratch_.hidden + row * size, *sum = w.row;
-    std::fill(sum, sum + size, 0.0f);
-    for (int64_t i = row * active; i < (row + 1) * active; ++i) {
-      const float* out = experts_.out + int64_t{experts_.pair_of[i]} * size;
-      for (int c = 0; c < size; ++c) sum[c] += experts_.shares[i] * out[c];
-    }
-    if (post_norm)
-      level_.norm_add(sum, post_norm, hidden, size, config_.norm_eps, config_.residual_scale);
-    else
-      for (int c = 0; c < size; ++c) hidden[c] += config_.residual_scale * sum[c];
+  float* hidden = scratch_.hidden + int64_t{row} * size;
+  std::fill(sum, sum + size, 0.0f);
+  for (int i = row * active; i < (row + 1) * active; ++i) {
+    const float* out = experts_.out + int64_t{experts_.pair_of[i]} * size;
+    for (int c = 0; c < size; ++c) sum[c] += experts_.shares[i] * out[c];
   }
+  if (post_norm) return level_.norm_add(sum, post_norm, hidden, size, config_.norm_eps, config_.residual_scale);
+  for (int c = 0; c < size; ++c) hidden[c] += config_.residual_scale * sum[c];
 }
 
 void StepRun::expert_block(Worker& w, int layer) {
   const LayerWeights& weights = model_.layers[layer];
   const float* norm = weights.norms[ACPU_FFN_PRE_NORM];
-  prepare(w, norm);
+  const std::vector<RowRun>& runs = runs_of(layer);
+  prepare(w, norm, runs);
   shared_barrier();
   GemmTask task = {};
   task.weight = weights.linears[ACPU_ROUTER];
   task.act = w.hidden_act;
   task.out = experts_.logits;
   task.out_stride = config_.num_experts;
-  run_gemm(w.thread, &task, 1, runs_, kGemmsPerLayer * layer + 2);
+  run_gemm(w.thread, &task, 1, runs, kGemmsPerLayer * layer + 2);
   barrier();
-  if (w.thread == 0) sort_pairs();
+  if (w.thread == 0) sort_pairs(runs);
   barrier();
   gather_inputs(w, norm);
   barrier();
@@ -138,7 +136,11 @@ void StepRun::expert_block(Worker& w, int layer) {
   finish_phase(w, kPhaseGateUp);
   run_experts(weights, true, 2 * layer + 1);
   barrier();
-  add_experts(w, weights.norms[ACPU_FFN_POST_NORM]);
+  for (const RowRun& run : runs) {
+    const RowRun own = within(run, own_rows(w.thread));
+    for (int row = own.begin; row < own.end; ++row)
+      add_experts(row, w.row, weights.norms[ACPU_FFN_POST_NORM]);
+  }
   barrier();
   finish_phase(w, kPhaseDown);
 }

@@ -17,7 +17,10 @@ namespace acpu {
 constexpr int kFewRows = 4;
 constexpr int kFewRowsOfAllThreads = 24;
 constexpr int kManyRows = 64; // from here on products are handed out piece by piece
-constexpr int kGemmsPerLayer = 4;
+constexpr int kGemmsPerLayer = 5;
+// Rows between two that the last layer makes are made too where they are fewer: every stretch of rows makes the
+// weights bfloat16 for itself.
+constexpr int kShortGap = 64;
 // Activations of one block of rows, to stay in a core's cache while panels stream past.
 constexpr size_t kRowBlockBytes = size_t{384} << 10;
 constexpr int kRowBlockInBf16 = 512;
@@ -50,6 +53,12 @@ inline Range share(int64_t total, int thread, int threads) {
   return {total * thread / threads, total * (thread + 1) / threads};
 }
 
+// The part of a run that lies in `rows`; empty where its end is not after its beginning.
+inline RowRun within(const RowRun& run, Range rows) {
+  return {std::max(run.begin, static_cast<int>(rows.begin)), std::min(run.end, static_cast<int>(rows.end)),
+          run.in_bf16};
+}
+
 // What a step's mixtures of experts work on; a pair is a token and one of its experts.
 struct ExpertPairs {
   float* logits = nullptr;       // [tokens, experts], of the router
@@ -77,6 +86,11 @@ class StepRun {
   };
 
   void find_runs();
+  void add_row(std::vector<RowRun>& runs, int row) const;
+  // The rows that a layer makes, but for keys and values, which are made of all.
+  const std::vector<RowRun>& runs_of(int layer) const {
+    return layer + 1 == config_.num_layers && !reads_all_ ? read_runs_ : runs_;
+  }
   void prepare_memory();
   void barrier() { model_.pool.barrier(); }
   void shared_barrier() {
@@ -94,22 +108,23 @@ class StepRun {
   void embed(int thread);
   void move_rows(const float* from, float* to, Range rows);
   void turn(int thread);
-  void prepare(Worker& w, const float* norm);
+  void prepare(Worker& w, const float* norm, const std::vector<RowRun>& runs);
   // The products of all rows of `runs`; the tasks' own rows and forms are set for each.
   void run_gemm(int thread, GemmTask* tasks, int num_tasks, const std::vector<RowRun>& runs, int piece_counter);
   void run_units(GemmTask* tasks, int num_tasks, const std::vector<RowRun>& blocks, Range own);
-  void quantize(const float* x, int64_t stride, int size, const ActView& act, Range rows);
+  void quantize(const float* x, int64_t stride, int size, const ActView& act, const RowRun& run);
   void add_branch(Worker& w, const ActView& act, const LinearView& weight, const float* post_norm,
-                  int piece_counter);
+                  const std::vector<RowRun>& runs, int piece_counter);
+  void make_qkv(Worker& w, int layer);
   void norm_all_heads(int thread, const LayerWeights& weights);
   void attention_block(Worker& w, int layer);
   void feed_forward_block(Worker& w, int layer);
   void prepare_experts();
   void choose_experts(int row);
-  void sort_pairs();
+  void sort_pairs(const std::vector<RowRun>& runs);
   void gather_inputs(Worker& w, const float* norm);
   void run_experts(const LayerWeights& weights, bool is_down, int counter);
-  void add_experts(Worker& w, const float* post_norm);
+  void add_experts(int row, float* sum, const float* post_norm);
   void expert_block(Worker& w, int layer);
   void write_row(int layer, const HeadShape& shape, int row, int head);
   void write_pages(int thread, int layer, const HeadShape& shape);
@@ -118,7 +133,8 @@ class StepRun {
   void attend_shared(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan);
   void attend_tiles(int layer, const HeadShape& shape, const AttentionPlan& plan);
   void merge_row(const AttentionPlan& plan, size_t at, int row, float* out);
-  void finish_attention(Worker& w, const AttentionPlan& plan);
+  bool reads_any(const Span& span, int layer) const;
+  void finish_attention(Worker& w, const AttentionPlan& plan, const std::vector<RowRun>& runs);
   void run_head(Worker& w);
   void pick_tokens(int thread, int first, int count, const float* logits);
 
@@ -138,8 +154,10 @@ class StepRun {
   std::vector<int32_t> shared_of_row_; // -1: the row is in a tile
   std::vector<int32_t> sequence_of_row_;
   std::vector<RowRun> runs_; // all rows, in order
+  std::vector<RowRun> read_runs_; // those that somebody reads after the last layer
+  bool reads_all_ = false;
   std::vector<std::atomic<int>> next_tile_;  // by layer
-  std::vector<std::atomic<int>> next_piece_; // by product: four of each layer, then the head's chunks
+  std::vector<std::atomic<int>> next_piece_; // by product: kGemmsPerLayer of each layer, then the head's chunks
   SplitState* partial_states_ = nullptr;
   float* partial_outputs_ = nullptr;
   std::vector<Worker> workers_;

@@ -186,6 +186,68 @@ def test_a_step_without_logit_rows_only_fills_pages(library: NativeLibrary, rig)
         assert (rig.logits(model, rest) == expected[9:]).all()
 
 
+# Rows of the step below: of each sequence some, near and far from each other, twice, and in no order.
+READ_ROWS = {
+    "none": [],
+    "last": [299, 300],
+    "first": [0],
+    "near": [63, 0, 64, 298],
+    "far": [170, 3, 234, 235, 299, 235],
+    "generated": [300, 342],
+    "all": [*range(343)],
+}
+
+
+@pytest.mark.parametrize(
+    ("variant", "source", "is_int8"),
+    [
+        ("llama", Source.Q4_1, False),
+        ("qwen2", Source.Q8_0, True),
+        ("gemma2", Source.Q4_0, False),
+        ("olmo2", Source.Q4_1, False),
+    ],
+)
+def test_rows_that_nobody_reads_change_no_other(library: NativeLibrary, rig, variant, source, is_int8):
+    shape = rig.shape(**VARIANTS[variant] | {"source": source, "kind": None, "hidden": 128, "ffn": 192})
+    network, rng = rig.network(shape), np.random.default_rng(9)
+    tokens = {name: random_tokens(rng, shape, 320) for name in "abc"}
+    tables = {"a": [*range(20)], "b": [*range(20, 24)], "c": [24, 25]}
+    before = rig.batch([(tokens["b"][:9], 0, tables["b"]), (tokens["c"][:17], 0, tables["c"])])
+    pieces = [("a", 0, 300), ("c", 17, 18), ("b", 9, 51)]
+    step = rig.batch([(tokens[n][a:b], a, tables[n]) for n, a, b in pieces], prompt_lens=[310, 17, 40])
+    after = rig.batch([(tokens[n][b : b + 1], b, tables[n]) for n, _, b in pieces])
+    for level, activation_bits in itertools.product(library.levels, (12, MIXED_BITS)):
+        settings = {"activation_bits": activation_bits, "prompts_in_bf16": True, "num_threads": 2}
+        with network.native(library, level=level, **settings) as model:
+            found = {}
+            for name, rows in READ_ROWS.items():
+                model.bind_kv(rig.pages(shape, 26, 16, is_int8))
+                rig.logits(model, before)
+                read = dataclasses.replace(step, logit_rows=np.asarray(rows, np.int32))
+                found[name] = rig.logits(model, read), rig.logits(model, after)
+        for name, rows in READ_ROWS.items():
+            assert (found[name][0] == found["all"][0][rows]).all(), (level, name)
+            assert (found[name][1] == found["all"][1]).all(), (level, name)
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_a_generated_token_that_nobody_reads_is_written(library: NativeLibrary, rig, is_int8):
+    network = rig.network(rig.shape())
+    tokens = random_tokens(np.random.default_rng(10), network.shape, 20)
+    first, second, third = (
+        rig.batch([(tokens[i : i + 1], i, [0]), (tokens[i + 9 : i + 10], i, [1])]) for i in range(3)
+    )
+    for level in library.levels:
+        with network.native(library, level=level) as model:
+            found = []
+            for rows in ([], [1], [0, 1]):
+                model.bind_kv(rig.pages(network.shape, 2, 16, is_int8))
+                for batch in (first, second):
+                    model.step(dataclasses.replace(batch, logit_rows=np.asarray(rows, np.int32)))
+                found.append(rig.logits(model, third))
+        assert all((logits == found[0]).all() for logits in found), level
+
+
 @pytest.mark.parametrize("variant", ["llama", "gemma2", "olmo2"])
 def test_a_step_in_slices_of_layers_beside_other_steps_equals_the_whole(library, rig, variant):
     windows = VARIANTS[variant].get("windows", (None, None)) * 3
