@@ -28,8 +28,7 @@ _ONLY_SERVED = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = build_parser()
-    args = parser.parse_args(with_default_command(arguments))
+    args = parsed(with_default_command(arguments))
     module_name, function_name = args.handler.split(":")
     try:
         exit_code: int = getattr(importlib.import_module(module_name), function_name)(args)
@@ -63,6 +62,19 @@ def with_default_command(arguments: list[str]) -> list[str]:
         return ["serve"]
     is_flag = arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")
     return ["serve", *arguments] if is_flag else arguments
+
+
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    """The command's arguments. A prompt needs no quotes, and its words may follow any flag."""
+    parser = build_parser()
+    args, rest = parser.parse_known_args(arguments)
+    end = rest.index("--") if "--" in rest else len(rest)
+    if rest and ("prompt" not in args or any(word.startswith("-") for word in rest[:end])):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if words := rest[:end] + rest[end + 1 :]:
+        # Before Python 3.12.7 argparse ends a prompt at the first flag after MODEL.
+        args.prompt = " ".join(words if args.prompt is None else [args.prompt, *words])
+    return args
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from appliance import __version__
-from appliance.__main__ import build_parser, main, with_default_command
+from appliance.__main__ import main, parsed, with_default_command
 from formats.gguf_builder import write_tiny_llama
 
 COMMANDS = ("serve", "run", "eval", "calibrate", "pull", "list", "show", "rm", "dashboard", "version")
@@ -341,11 +341,33 @@ def test_real_processes_answer_or_refuse(tiny: Path) -> None:
     "arguments", [["serve", "a.gguf"], ["serve", "--model", "a.gguf"], ["--model", "a.gguf"]]
 )
 def test_a_model_is_named_by_place_or_by_flag(arguments: list[str]) -> None:
-    parsed = build_parser().parse_args(with_default_command([*arguments, "--port", "1"]))
-    assert (parsed.model, parsed.port) == ("a.gguf", "1")
+    args = parsed(with_default_command([*arguments, "--port", "1"]))
+    assert (args.model, args.port) == ("a.gguf", "1")
+
+
+@pytest.mark.parametrize(
+    ("words", "prompt"),
+    [
+        (["--raw", "Tell me a joke"], "Tell me a joke"),
+        (["Tell me a joke", "--raw"], "Tell me a joke"),
+        (["Tell", "me", "--raw", "a", "joke"], "Tell me a joke"),
+        (["--raw", "--", "-1 is what?"], "-1 is what?"),
+        (["--raw"], None),
+    ],
+)
+def test_a_prompt_stands_anywhere_and_needs_no_quotes(words: list[str], prompt: str | None) -> None:
+    arguments = parsed(["run", "a.gguf", *words])
+    assert (arguments.model, arguments.prompt, arguments.raw) == ("a.gguf", prompt, True)
+
+
+@pytest.mark.parametrize("arguments", [["run", "a.gguf", "hi", "--rew"], ["list", "hi"]])
+def test_what_no_command_knows_is_named(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(arguments)
+    assert f"unrecognized arguments: {arguments[-1]}" in capsys.readouterr().err
 
 
 def test_flags_are_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        build_parser().parse_args(["run", "a.gguf", "hi", "--models", "x"])
+        parsed(["run", "a.gguf", "hi", "--models", "x"])
     assert "--models" in capsys.readouterr().err
