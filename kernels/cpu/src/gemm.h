@@ -95,6 +95,32 @@ struct Ahead {
   int bytes;
 };
 
+ACPU_INLINE void ask_ahead(Ahead ahead, int group) {
+  for (int i = 0; i < ahead.bytes; i += 64) prefetch(ahead.data + (int64_t)group * ahead.bytes + i);
+}
+
+// The panel after the one that is multiplied, asked for in the order in which it lies, a part with each of
+// `num_pieces` groups' products.
+class NextPanel {
+ public:
+  NextPanel(const LinearView& weight, const uint8_t* panel, int num_pieces)
+      : data_(panel + weight.panel_bytes),
+        end_(data_ + weight.panel_bytes),
+        bytes_((int)(weight.panel_bytes / num_pieces + 63) / 64 * 64) {
+    const size_t num_panels = (weight.num_outputs + kPanel - 1) / kPanel;
+    if (data_ == weight.data + num_panels * weight.panel_bytes) data_ = end_;
+  }
+  Ahead part(int num_groups) {
+    const Ahead ahead = {data_, data_ < end_ ? bytes_ : 0};
+    data_ += (int64_t)num_groups * ahead.bytes;
+    return ahead;
+  }
+
+ private:
+  const uint8_t *data_, *end_;
+  int bytes_;
+};
+
 template <int KIND, int R, int NV, bool ASKS = false>
 ACPU_INLINE void add_group(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
   if (is_4bit(KIND))
@@ -154,8 +180,7 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
   for (int v = 0; v < NV; ++v) f[r][v] = zero();
   constexpr int kWeightBytes = kPanel * kGroup / (is_4bit(KIND) ? 2 : 1);
   for (int g = 0; g < groups; ++g, panel += weight.record_bytes) {
-    if (R > 1)
-      for (int i = 0; i < ahead.bytes; i += 64) prefetch(ahead.data + (int64_t)g * ahead.bytes + i);
+    if (R > 1) ask_ahead(ahead, g);
     vi acc[R][NV];
     const uint8_t* w = panel + channel * 4;
     const uint8_t* own = panel + kWeightBytes;

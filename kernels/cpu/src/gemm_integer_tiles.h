@@ -161,7 +161,7 @@ static void add_integer_tile(const LinearView& weight, const uint8_t* record, in
   constexpr int64_t kStep = is_4bit(KIND) ? 64 : kPanel * 4;
   multiply_group<TWO, NV>(rows, 0, w, kStep, next, sums[0]);
   for (int g = 0; g < num_groups; ++g, record += weight.record_bytes) {
-    for (int i = 0; i < ahead.bytes; i += 64) prefetch(ahead.data + (int64_t)g * ahead.bytes + i);
+    ask_ahead(ahead, g);
     if (g + 1 < num_groups)
       multiply_group<TWO, NV>(rows, g + 1, w + (g + 1) * of_group, kStep, next, sums[(g + 1) & 1]);
     add_group_sums<KIND, TWO, R, NV>(record + weight.scales_offset, channel, rows.factors[g], sums[g & 1], f);
@@ -175,15 +175,12 @@ static void add_integer_tile(const LinearView& weight, const uint8_t* record, in
 // own groups stay in the first cache for all channels, and the weights unpacked for all rows.
 template <int KIND, bool LOW, int NV>
 static void multiply_span(const LinearView& weight, const uint8_t* panel, int channel, int span,
-                          bool has_next, const TiledRows* tiles, int num_tiles, TileSetting& setting,
-                          float* out) {
+                          const TiledRows* tiles, int num_tiles, TileSetting& setting, float* out) {
   constexpr int kUnpacked = LOW ? 2 * kTileGroup : kTileGroup;
   constexpr bool kTwo = LOW && !is_4bit(KIND);
   alignas(64) uint8_t room[is_4bit(KIND) ? kGroupsAtOnce * NV * kUnpacked : 64];
-  const int end = channel + span, pieces = weight.num_groups * num_tiles * (span / (NV * W));
-  // The next panel is asked for in the order in which it lies, a part with every group's products.
-  Ahead ahead = {panel + weight.panel_bytes,
-                 has_next ? (int)(weight.panel_bytes / pieces + 63) / 64 * 64 : 0};
+  const int end = channel + span;
+  NextPanel next(weight, panel, weight.num_groups * num_tiles * (span / (NV * W)));
   for (int g = 0; g < weight.num_groups; g += kGroupsAtOnce) {
     const int count = least(kGroupsAtOnce, weight.num_groups - g);
     const uint8_t* record = panel + g * weight.record_bytes;
@@ -203,9 +200,7 @@ static void multiply_span(const LinearView& weight, const uint8_t* panel, int ch
         constexpr int kFew = NV == 1 ? 12 : 4, kMany = NV == 1 ? 16 : 8;
         const auto add = rows.num_rows > kFew ? add_integer_tile<KIND, kTwo, kMany, NV>
                                               : add_integer_tile<KIND, kTwo, kFew, NV>;
-        add(weight, record, c, room, rows, count, g == 0, ahead, to);
-        ahead.data += (int64_t)count * ahead.bytes;
-        if (ahead.data >= panel + 2 * weight.panel_bytes) ahead.bytes = 0;
+        add(weight, record, c, room, rows, count, g == 0, next.part(count), to);
         to += rows.num_rows * kPanel;
       }
     }
@@ -262,11 +257,10 @@ class IntegerTiles {
     gather<KIND>(act, row, rows);
     const int panel = channel / kPanel;
     const uint8_t* records = weight.data + (size_t)panel * weight.panel_bytes;
-    const bool has_next = (panel + 1) * kPanel < weight.num_outputs;
     const bool is_low = rows <= 8; // then two vectors' sums fit into registers
     const auto run = act.has_low ? (is_low ? multiply_span<KIND, true, 2> : multiply_span<KIND, true, 1>)
                                  : (is_low ? multiply_span<KIND, false, 2> : multiply_span<KIND, false, 1>);
-    run(weight, records, channel % kPanel, span, has_next, tiles_, num_tiles_, setting, out);
+    run(weight, records, channel % kPanel, span, tiles_, num_tiles_, setting, out);
   }
 
   const float* of_ = nullptr;

@@ -96,7 +96,7 @@ static const uint8_t* bf16_records(const LinearView& weight, const uint8_t* reco
 // sums, 4 and 5 rows, 6 and 7 channels.
 template <bool TWO>
 static void add_tiles(const uint16_t* x, int64_t stride, const uint8_t* w, int num_groups, bool is_first,
-                      float* out) {
+                      Ahead ahead, float* out) {
   constexpr int64_t kOut = kPanel * 4, kNext = kTileHeight * kPanel;
   if (is_first) {
     tile_zero<0>(), tile_zero<1>();
@@ -109,6 +109,7 @@ static void add_tiles(const uint16_t* x, int64_t stride, const uint8_t* w, int n
     tile_load<4>(x, stride * 2);
     tile_load<6>(w, kPanel * 4);
     tile_dot<0, 4, 6>();
+    ask_ahead(ahead, g);
     tile_load<7>(w + 64, kPanel * 4);
     tile_dot<1, 4, 7>();
     if constexpr (TWO) {
@@ -191,6 +192,8 @@ class Multiplier {
       setting_.set_pairs(rows);
       return add_few(weight, panel, first, span, act.bf16 + row * stride, stride, out);
     }
+    NextPanel next(weight, panel,
+                   groups * ((rows + 2 * kTileHeight - 1) / (2 * kTileHeight)) * (span / kUnit));
     for (int g = 0; g < groups; g += kTiledGroups) {
       const int count = least(kTiledGroups, groups - g);
       const uint8_t* records =
@@ -202,7 +205,7 @@ class Multiplier {
         for (int c = 0; c < span; c += kUnit) {
           float* to = out + r * kPanel + c;
           const auto add = height > kTileHeight ? add_tiles<true> : add_tiles<false>;
-          add(x + r * stride, stride, records + (first + c) * 4, count, g == 0, to);
+          add(x + r * stride, stride, records + (first + c) * 4, count, g == 0, next.part(count), to);
         }
       }
     }

@@ -18,8 +18,8 @@ StepRun::StepRun(Model& model, const acpu_step& step)
       is_small_(step.num_tokens <= std::max(kFewRows, kFewRowsOfAllThreads / threads_)),
       merges_alone_(step.num_tokens <= kFewRows),
       memory_(model.scratch.step_arena),
-      next_tile_(config_.num_layers),
-      next_piece_(kGemmsPerLayer * config_.num_layers + step.num_logit_rows) {
+      next_tile_(config_.num_layers * threads_),
+      next_piece_((kProductsPerLayer * config_.num_layers + step.num_logit_rows) * threads_) {
   const int tile_rows = std::max(1, kTileTokensGoal / model.num_groups());
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const int window = model.layers[layer].window;
@@ -29,7 +29,6 @@ StepRun::StepRun(Model& model, const acpu_step& step)
       plans_.push_back(make_plan(step, window, config_.num_kv_heads, tile_rows, threads_,
                                  int64_t{model.num_groups()} * config_.head_size));
     plan_of_layer_.push_back(static_cast<int>(at));
-    next_tile_[layer].store(0, std::memory_order_relaxed);
   }
   shared_of_row_.assign(step.num_tokens, -1);
   for (size_t i = 0; i < plans_[0].shared.size(); ++i)
@@ -159,9 +158,8 @@ void StepRun::prepare(Worker& w, const float* norm, const std::vector<RowRun>& r
 
 // Work is cut into row blocks x units; each thread takes one stretch of that sequence.
 //
-// Many rows are handed out piece by piece instead, a panel of one row block at a time (some 50 us), so that a
-// thread that lost its processor for a while leaves the rest to the others; at the end in halves, for all to
-// be done at about the same time.
+// Many rows are taken piece by piece instead, a panel of one row block at a time (some 50 us); at the end of a
+// stretch in halves, for all to be done at about the same time.
 void StepRun::run_gemm(int thread, GemmTask* tasks, int num_tasks, const std::vector<RowRun>& runs,
                        int piece_counter) {
   int units = 0, num_rows = 0;
@@ -178,17 +176,17 @@ void StepRun::run_gemm(int thread, GemmTask* tasks, int num_tasks, const std::ve
     num_rows += rows;
   }
   const int64_t all = static_cast<int64_t>(blocks.size()) * units;
-  if (num_rows >= kManyRows) {
-    std::atomic<int>& next = next_piece_[piece_counter];
-    const int64_t panels = std::max<int64_t>(all - 2 * threads_, 0) / 2;
-    for (;;) {
-      const int64_t i = next.fetch_add(1, std::memory_order_relaxed);
-      const Range own = i < panels ? Range{2 * i, 2 * i + 2} : Range{panels + i, panels + i + 1};
-      if (own.begin >= all) return;
-      run_units(tasks, num_tasks, blocks, own);
-    }
-  }
-  run_units(tasks, num_tasks, blocks, share(all, thread, threads_));
+  if (num_rows < kManyRows) return run_units(tasks, num_tasks, blocks, share(all, thread, threads_));
+  take_pieces(thread, &next_piece_[piece_counter * threads_], [&](int owner, int64_t i) {
+    const Range panels = share((all + 1) / 2, owner, threads_);
+    const int64_t begin = 2 * panels.begin, end = std::min(2 * panels.end, all);
+    const int64_t whole = std::max<int64_t>(end - begin - 2, 0) / 2;
+    const Range own = i < whole ? Range{begin + 2 * i, begin + 2 * i + 2}
+                                : Range{begin + whole + i, begin + whole + i + 1};
+    if (own.begin >= end) return false;
+    run_units(tasks, num_tasks, blocks, own);
+    return true;
+  });
 }
 
 void StepRun::run_units(GemmTask* tasks, int num_tasks, const std::vector<RowRun>& blocks, Range own) {
@@ -254,11 +252,11 @@ void StepRun::make_qkv(Worker& w, int layer) {
     tasks[i].out_stride = model_.qkv_width();
     column += tasks[i].weight.num_outputs;
   }
-  const int counter = kGemmsPerLayer * layer;
+  const int first = kProductsPerLayer * layer;
   const std::vector<RowRun>& runs = runs_of(layer);
-  if (&runs == &runs_) return run_gemm(w.thread, tasks, 3, runs_, counter);
-  run_gemm(w.thread, tasks, 1, runs, counter);
-  run_gemm(w.thread, tasks + 1, 2, runs_, counter + 4);
+  if (&runs == &runs_) return run_gemm(w.thread, tasks, 3, runs_, first + kProductQkv);
+  run_gemm(w.thread, tasks, 1, runs, first + kProductQkv);
+  run_gemm(w.thread, tasks + 1, 2, runs_, first + kProductKeysValues);
 }
 
 void StepRun::attention_block(Worker& w, int layer) {
@@ -279,13 +277,13 @@ void StepRun::attention_block(Worker& w, int layer) {
     barrier();
   }
   attend_shared(w.thread, layer, shape, plan);
-  attend_tiles(layer, shape, plan);
+  attend_tiles(w.thread, layer, shape, plan);
   barrier();
   finish_attention(w, plan, runs_of(layer));
   if (!merges_alone_) barrier();
   finish_phase(w, kPhaseAttention);
   add_branch(w, w.attended_act, weights.linears[ACPU_OUTPUT], weights.norms[ACPU_ATTENTION_POST_NORM],
-             runs_of(layer), kGemmsPerLayer * layer + 1);
+             runs_of(layer), kProductsPerLayer * layer + kProductOutput);
   finish_phase(w, kPhaseOutput);
 }
 
@@ -300,7 +298,7 @@ void StepRun::feed_forward_block(Worker& w, int layer) {
   task.act = w.hidden_act;
   task.epilogue = kGate;
   task.activation = config_.activation;
-  run_gemm(w.thread, &task, 1, runs, kGemmsPerLayer * layer + 2);
+  run_gemm(w.thread, &task, 1, runs, kProductsPerLayer * layer + kProductGateUp);
   barrier();
   if (scratch_.gated_act.forms & kFormMixed) {
     for (const RowRun& run : runs) {
@@ -311,7 +309,7 @@ void StepRun::feed_forward_block(Worker& w, int layer) {
   }
   finish_phase(w, kPhaseGateUp);
   add_branch(w, w.gated_act, weights.linears[ACPU_DOWN], weights.norms[ACPU_FFN_POST_NORM], runs,
-             kGemmsPerLayer * layer + 3);
+             kProductsPerLayer * layer + kProductDown);
   finish_phase(w, kPhaseDown);
 }
 
@@ -348,7 +346,7 @@ void StepRun::run_head(Worker& w) {
     task.scale = config_.logit_scale;
     task.softcap = config_.logit_softcap;
     run_gemm(w.thread, &task, 1, {{0, count, false}},
-             kGemmsPerLayer * config_.num_layers + first / logit_chunk_);
+             kProductsPerLayer * config_.num_layers + first / logit_chunk_);
     barrier();
     finish_phase(w, kPhaseHead);
     pick_tokens(w.thread, first, count, logits_);

@@ -84,25 +84,32 @@ static void normalize(const SplitState& state, const float* from, float* out, in
   for (int i = 0; i < size; ++i) out[i] = from[i] * inverse;
 }
 
-void StepRun::attend_tiles(int layer, const HeadShape& shape, const AttentionPlan& plan) {
+void StepRun::attend_tiles(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan) {
+  const int heads = config_.num_kv_heads;
+  const int64_t num_tiles = static_cast<int64_t>(plan.tiles.size());
+  take_pieces(thread, &next_tile_[layer * threads_], [&](int owner, int64_t i) {
+    const Range own = share(num_tiles, owner, threads_);
+    if (i >= (own.end - own.begin) * heads) return false;
+    // The longest tiles come last in a prompt; handed out first, they leave no thread waiting at the end.
+    const Span& span = plan.tiles[own.end - 1 - i / heads];
+    if (reads_any(span, layer)) attend_tile(layer, shape, plan, span, static_cast<int>(i % heads));
+    return true;
+  });
+}
+
+void StepRun::attend_tile(int layer, const HeadShape& shape, const AttentionPlan& plan, const Span& span,
+                          int head) {
   alignas(64) float outputs[kMaxTileRows * kMaxHeadSize];
   SplitState states[kMaxTileRows];
-  const int size = config_.head_size, heads = config_.num_kv_heads, groups = shape.num_groups;
-  const int count = static_cast<int>(plan.tiles.size()) * heads;
-  // The longest tiles come last in a prompt; handed out first, they leave no thread waiting at the end.
-  for (int i; (i = next_tile_[layer].fetch_add(1, std::memory_order_relaxed)) < count;) {
-    const Span& span = plan.tiles[plan.tiles.size() - 1 - i / heads];
-    if (!reads_any(span, layer)) continue;
-    const int head = i % heads;
-    AttentionTile tile = tile_of(span, layer, head);
-    tile.first_split = plan.first_split(span);
-    tile.end_split = tile.first_split + plan.num_splits(span);
-    level_.attend(model_.kv[layer], shape, tile, false, states, outputs);
-    for (int r = 0; r < span.num_rows * groups; ++r) {
-      float* out = scratch_.attended + (span.first_row + r / groups) * int64_t{model_.query_width()} +
-                   (head * groups + r % groups) * size;
-      normalize(states[r], outputs + static_cast<int64_t>(r) * size, out, size);
-    }
+  const int size = config_.head_size, groups = shape.num_groups;
+  AttentionTile tile = tile_of(span, layer, head);
+  tile.first_split = plan.first_split(span);
+  tile.end_split = tile.first_split + plan.num_splits(span);
+  level_.attend(model_.kv[layer], shape, tile, false, states, outputs);
+  for (int r = 0; r < span.num_rows * groups; ++r) {
+    float* out = scratch_.attended + (span.first_row + r / groups) * int64_t{model_.query_width()} +
+                 (head * groups + r % groups) * size;
+    normalize(states[r], outputs + static_cast<int64_t>(r) * size, out, size);
   }
 }
 

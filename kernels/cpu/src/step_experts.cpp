@@ -125,7 +125,7 @@ void StepRun::expert_block(Worker& w, int layer) {
   task.act = w.hidden_act;
   task.out = experts_.logits;
   task.out_stride = config_.num_experts;
-  run_gemm(w.thread, &task, 1, runs, kGemmsPerLayer * layer + 2);
+  run_gemm(w.thread, &task, 1, runs, kProductsPerLayer * layer + kProductGateUp);
   barrier();
   if (w.thread == 0) sort_pairs(runs);
   barrier();

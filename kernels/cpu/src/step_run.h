@@ -17,15 +17,17 @@ namespace acpu {
 constexpr int kFewRows = 4;
 constexpr int kFewRowsOfAllThreads = 24;
 constexpr int kManyRows = 64; // from here on products are handed out piece by piece
-constexpr int kGemmsPerLayer = 5;
 // Rows between two that the last layer makes are made too where they are fewer: every stretch of rows makes the
 // weights bfloat16 for itself.
 constexpr int kShortGap = 64;
 // Activations of one block of rows, to stay in a core's cache while panels stream past.
 constexpr size_t kRowBlockBytes = size_t{384} << 10;
-constexpr int kRowBlockInBf16 = 512;
+constexpr int kRowBlockInBf16 = 256;
 constexpr size_t kLogitBytes = size_t{16} << 20;
 constexpr int kTileTokensGoal = 48; // rows (tokens x heads) of an attention tile
+
+// A layer's products; the last one's keys and values by themselves where it makes fewer queries.
+enum Product { kProductQkv, kProductOutput, kProductGateUp, kProductDown, kProductKeysValues, kProductsPerLayer };
 
 enum Phase {
   kPhaseQkv,
@@ -105,6 +107,18 @@ class StepRun {
     return is_small_ ? Range{0, step_.num_tokens} : own_rows(thread);
   }
 
+  // Pieces of work, by number, until `take` says that an owner has no more. A thread takes its own first, so
+  // that what it has read and written stays in its caches from phase to phase, then what others have left: who
+  // lost its processor for a while holds nobody up.
+  template <class Take>
+  void take_pieces(int thread, std::atomic<int>* next_of_owner, Take take) {
+    for (int i = 0; i < threads_; ++i) {
+      const int owner = (thread + i) % threads_;
+      while (take(owner, next_of_owner[owner].fetch_add(1, std::memory_order_relaxed))) {
+      }
+    }
+  }
+
   void embed(int thread);
   void move_rows(const float* from, float* to, Range rows);
   void turn(int thread);
@@ -131,7 +145,8 @@ class StepRun {
   AttentionTile tile_of(const Span& span, int layer, int head) const;
   NextSlots slots_of_unit(const AttentionPlan& plan, size_t at, int64_t unit, int64_t end) const;
   void attend_shared(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan);
-  void attend_tiles(int layer, const HeadShape& shape, const AttentionPlan& plan);
+  void attend_tile(int layer, const HeadShape& shape, const AttentionPlan& plan, const Span& span, int head);
+  void attend_tiles(int thread, int layer, const HeadShape& shape, const AttentionPlan& plan);
   void merge_row(const AttentionPlan& plan, size_t at, int row, float* out);
   bool reads_any(const Span& span, int layer) const;
   void finish_attention(Worker& w, const AttentionPlan& plan, const std::vector<RowRun>& runs);
@@ -156,8 +171,8 @@ class StepRun {
   std::vector<RowRun> runs_; // all rows, in order
   std::vector<RowRun> read_runs_; // those that somebody reads after the last layer
   bool reads_all_ = false;
-  std::vector<std::atomic<int>> next_tile_;  // by layer
-  std::vector<std::atomic<int>> next_piece_; // by product: kGemmsPerLayer of each layer, then the head's chunks
+  std::vector<std::atomic<int>> next_tile_;  // by layer and owner
+  std::vector<std::atomic<int>> next_piece_; // by product (the layers', then the head's chunks) and owner
   SplitState* partial_states_ = nullptr;
   float* partial_outputs_ = nullptr;
   std::vector<Worker> workers_;
