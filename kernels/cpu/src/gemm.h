@@ -95,8 +95,8 @@ struct Ahead {
   int bytes;
 };
 
-ACPU_INLINE void ask_ahead(Ahead ahead, int group) {
-  for (int i = 0; i < ahead.bytes; i += 64) prefetch(ahead.data + (int64_t)group * ahead.bytes + i);
+ACPU_INLINE void ask_for(Ahead part, int group) {
+  for (int i = 0; i < part.bytes; i += 64) prefetch(part.data + (int64_t)group * part.bytes + i);
 }
 
 // The panel after the one that is multiplied, asked for in the order in which it lies, a part with each of
@@ -180,7 +180,7 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
   for (int v = 0; v < NV; ++v) f[r][v] = zero();
   constexpr int kWeightBytes = kPanel * kGroup / (is_4bit(KIND) ? 2 : 1);
   for (int g = 0; g < groups; ++g, panel += weight.record_bytes) {
-    if (R > 1) ask_ahead(ahead, g);
+    if (R > 1) ask_for(ahead, g);
     vi acc[R][NV];
     const uint8_t* w = panel + channel * 4;
     const uint8_t* own = panel + kWeightBytes;

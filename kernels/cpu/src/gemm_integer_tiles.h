@@ -161,7 +161,7 @@ static void add_integer_tile(const LinearView& weight, const uint8_t* record, in
   constexpr int64_t kStep = is_4bit(KIND) ? 64 : kPanel * 4;
   multiply_group<TWO, NV>(rows, 0, w, kStep, next, sums[0]);
   for (int g = 0; g < num_groups; ++g, record += weight.record_bytes) {
-    ask_ahead(ahead, g);
+    ask_for(ahead, g);
     if (g + 1 < num_groups)
       multiply_group<TWO, NV>(rows, g + 1, w + (g + 1) * of_group, kStep, next, sums[(g + 1) & 1]);
     add_group_sums<KIND, TWO, R, NV>(record + weight.scales_offset, channel, rows.factors[g], sums[g & 1], f);

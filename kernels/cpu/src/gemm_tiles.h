@@ -109,7 +109,7 @@ static void add_tiles(const uint16_t* x, int64_t stride, const uint8_t* w, int n
     tile_load<4>(x, stride * 2);
     tile_load<6>(w, kPanel * 4);
     tile_dot<0, 4, 6>();
-    ask_ahead(ahead, g);
+    ask_for(ahead, g);
     tile_load<7>(w + 64, kPanel * 4);
     tile_dot<1, 4, 7>();
     if constexpr (TWO) {

@@ -19,9 +19,7 @@ namespace {
 class Multiplier {
  public:
   static constexpr int kMostRows = kGemmRows;
-  static int rows_at_once(const GemmTask&, int left) {
-    return vector_rows(left);
-  }
+  static int rows_at_once(const GemmTask&, int left) { return vector_rows(left); }
   void run(const LinearView& weight, int channel, int span, const ActView& act, bool, int row, int rows,
            Ahead ahead, float* out) {
     tile_of(weight.kind, rows)(weight, channel, span, act, row, ahead, out);
@@ -72,14 +70,11 @@ static void gate_row_groups(const GemmTask& task, int row, int channel, int span
 // What tile number `index` of `count` asks for while it works on a panel: its part of the next one. One tile
 // alone asks for what follows in the same stream, a little ahead.
 static inline Ahead ahead_of(const LinearView& weight, int channel, int index, int count) {
-  const int64_t panel = channel / kPanel, next = panel + 1;
-  if (count < 2)
-    return {weight.data + panel * weight.panel_bytes + kStreamBytes, (int)weight.record_bytes};
-  if (next * kPanel >= weight.num_outputs) return {nullptr, 0};
-  const int share = (int)(weight.panel_bytes / ((size_t)weight.num_groups * count) + 63) / 64 * 64;
-  const int64_t start = (int64_t)index * share * weight.num_groups;
-  if (start >= (int64_t)weight.panel_bytes) return {nullptr, 0};
-  return {weight.data + next * weight.panel_bytes + start, share};
+  const uint8_t* panel = weight.data + (size_t)(channel / kPanel) * weight.panel_bytes;
+  if (count < 2) return {panel + kStreamBytes, (int)weight.record_bytes};
+  NextPanel next(weight, panel, weight.num_groups * count);
+  next.part(index * weight.num_groups); // what the tiles before this one ask for
+  return next.part(weight.num_groups);
 }
 
 static void gemm(const GemmTask& task, int row0, int row1, int unit0, int unit1) {

@@ -16,7 +16,7 @@ namespace acpu {
 // repeat little of it, but for attention's, where a row's splits are put together.
 constexpr int kFewRows = 4;
 constexpr int kFewRowsOfAllThreads = 24;
-constexpr int kManyRows = 64; // from here on products are handed out piece by piece
+constexpr int kManyRows = 64; // from here on products are taken piece by piece
 // Rows between two that the last layer makes are made too where they are fewer: every stretch of rows makes the
 // weights bfloat16 for itself.
 constexpr int kShortGap = 64;
