@@ -85,14 +85,10 @@ void attend_tile(const KVView& kv, const HeadShape& shape, const Level& level, A
   std::vector<SplitState> parts(rows * splits);
   std::vector<float> part_outputs(rows * splits * kv.head_size);
   level.attend(kv, shape, tile, true, parts.data(), part_outputs.data());
-  for (size_t row = 0; row < rows; ++row) {
-    states[row].max = -__builtin_inff();
-    for (int split = 0; split < splits; ++split) {
-      const size_t at = split * rows + row;
-      level.merge(&states[row], &outputs[row * kv.head_size], &parts[at], &part_outputs[at * kv.head_size],
-                  kv.head_size);
-    }
-  }
+  for (SplitState& state : states) state.max = -__builtin_inff();
+  for (int split = 0; split < splits; ++split)
+    level.merge(states.data(), outputs.data(), &parts[split * rows], &part_outputs[split * rows * kv.head_size],
+                kv.head_size, static_cast<int>(rows));
 }
 
 void attend_all(const KVView& kv, const HeadShape& shape, const Level& level, const acpu_attention& call) {

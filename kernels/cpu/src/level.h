@@ -15,7 +15,7 @@ constexpr bool kHasTiles = false;
 
 static const acpu::Level kLevel = {
     ACPU_LEVEL_NAME, quantize_rows, settle_rows, norm_row,  norm_add_row, gemm,
-    write_kv,        attend,        merge_splits, top_k,     gate_row,
+    write_kv,        attend,        merge_rows,   top_k,     gate_row,
     peak,            keep_allowed,  weigh,        at_least,
     kHasTiles,
 };

@@ -85,7 +85,7 @@ class RowSoftmax {
     return best;
   }
 
-  // Writes the weights below `top`; returns their sums by lane.
+  // Writes the weights below `top`, whole tiles of values that any row sees; returns their sums by lane.
   vf weigh(float top) const {
     const vf below = set(top == -__builtin_inff() ? 0.0f : -top * kLog2E);
     vf total = zero();
@@ -99,7 +99,8 @@ class RowSoftmax {
       }
       return total;
     }
-    for (int i = 0; i < kSplit; i += 2 * W) {
+    const int begin = (columns_.first - columns_.split_start) / (2 * W) * (2 * W);
+    for (int i = begin; i < columns_.end - columns_.split_start; i += 2 * W) {
       const vf a = masked_weight(i, below), b = masked_weight(i + W, below);
       total = add(add(total, a), b);
       store_weights(weights_ + i, a, b);
@@ -113,7 +114,8 @@ class RowSoftmax {
   vf masked_weight(int i, vf below) const {
     if (i < first_ || i >= end_) return zero();
     const vf weight = power_below(fma(load(scores_ + i), set(kLog2E), below));
-    return keep_range(weight, 0.0f, columns_.split_start + i, rows_.lows[row_], rows_.limits[row_]);
+    const int slot = columns_.split_start + i, low = rows_.lows[row_], limit = rows_.limits[row_];
+    return slot >= low && slot + W <= limit ? weight : keep_range(weight, 0.0f, slot, low, limit);
   }
 
   const KVView& kv_;
@@ -142,8 +144,8 @@ static void softmax_rows(const KVView& kv, const HeadShape& shape, int head, con
 }
 
 // As merge_splits, row by row, with the exponentials of up to 16 rows side by side.
-static void merge_rows(SplitState* into, float* into_out, const SplitState* from, const float* from_out,
-                       int size, int num_rows) {
+static void merge_some_rows(SplitState* into, float* into_out, const SplitState* from, const float* from_out,
+                            int size, int num_rows) {
   alignas(64) float old_top[kSoftmaxRows] = {}, new_top[kSoftmaxRows] = {}, a[kSoftmaxRows], b[kSoftmaxRows];
   for (int r = 0; r < num_rows; ++r) old_top[r] = into[r].max, new_top[r] = from[r].max;
   const vf olds = load(old_top), news = load(new_top), tops = vmax(olds, news);
@@ -161,6 +163,13 @@ static void merge_rows(SplitState* into, float* into_out, const SplitState* from
     for (int i = 0; i < size; i += W)
       store(into_out + i, fma(load(into_out + i), set(a[r]), mul(load(from_out + i), set(b[r]))));
   }
+}
+
+static void merge_rows(SplitState* into, float* into_out, const SplitState* from, const float* from_out,
+                       int size, int num_rows) {
+  for (int r = 0; r < num_rows; r += kSoftmaxRows)
+    merge_some_rows(into + r, into_out + (int64_t)r * size, from + r, from_out + (int64_t)r * size, size,
+                    least(kSoftmaxRows, num_rows - r));
 }
 
 } // namespace

@@ -1,6 +1,6 @@
 // The attention phase: writing pages, sharing out queries by split or by tile, merging what was split.
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "step_run.h"
 
@@ -117,17 +117,18 @@ void StepRun::attend_tile(int layer, const HeadShape& shape, const AttentionPlan
 void StepRun::merge_row(const AttentionPlan& plan, size_t at, int row, float* out) {
   const Span& span = plan.shared[at];
   const int splits = plan.num_splits(span), groups = model_.num_groups(), size = config_.head_size;
-  alignas(64) float merged[kMaxHeadSize];
-  for (int head = 0; head < config_.num_heads; ++head) {
-    SplitState state = {-INFINITY, 0.0f};
+  SplitState states[kMaxTileRows];
+  for (int head = 0; head < config_.num_kv_heads; ++head, out += groups * size) {
+    std::fill(states, states + groups, SplitState{-INFINITY, 0.0f});
     for (int split = 0; split < splits; ++split) {
-      const int64_t unit = int64_t{head / groups} * splits + split;
-      const int64_t from =
-          (plan.work_starts[at] + unit * span.num_rows + row - span.first_row) * groups + head % groups;
-      level_.merge(&state, merged, partial_states_ + from, partial_outputs_ + from * size, size);
+      const int64_t unit = int64_t{head} * splits + split;
+      const int64_t from = (plan.work_starts[at] + unit * span.num_rows + row - span.first_row) * groups;
+      level_.merge(states, out, partial_states_ + from, partial_outputs_ + from * size, size, groups);
     }
-    if (state.max == -INFINITY) std::memset(merged, 0, sizeof merged);
-    normalize(state, merged, out + head * size, size);
+    for (int i = 0; i < groups; ++i) {
+      if (states[i].max == -INFINITY) std::fill(out + i * size, out + (i + 1) * size, 0.0f);
+      normalize(states[i], out + i * size, out + i * size, size);
+    }
   }
 }
 

@@ -167,8 +167,9 @@ struct Level {
   // With `partials`, each split's own state and output go to consecutive places, unmerged.
   void (*attend)(const KVView& kv, const HeadShape& shape, const AttentionTile& tile, bool partials,
                  SplitState* states, float* outputs);
-  void (*merge)(SplitState* into, float* into_output, const SplitState* from, const float* from_output,
-                int size);
+  // Adds one more split to `num_rows` rows that lie side by side.
+  void (*merge)(SplitState* into, float* into_outputs, const SplitState* from, const float* from_outputs,
+                int size, int num_rows);
   void (*top_k)(const float* logits, int size, int k, int32_t* ids, float* values);
   void (*gate)(const float* gate, const float* up, float* out, int size, int activation);
   float (*peak)(const float* logits, const TokenMask& mask, int size, int32_t* place);
