@@ -187,18 +187,24 @@ def test_readers_that_stop_disturb_nobody_and_leave_nothing(client: httpx.Client
 
 
 def test_one_that_leaves_the_queue_harms_nobody(client: httpx.Client) -> None:
-    alone = complete(client, *WORK[0])["choices"]
-    answers: list[dict[str, Any]] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(complete(client, *WORK[0])))
-        for _ in range(MAX_SEQUENCES)
-    ]
-    for thread in threads:
-        thread.start()
-    assert until(lambda: snapshot(client)["requests"]["running"] >= 3)
-    waits = raw(client, body([6000], 50))
-    time.sleep(0.2)
-    waits.close()
-    for thread in threads:
-        thread.join()
-    assert [answer["choices"] for answer in answers] == [alone] * MAX_SEQUENCES
+    prompt = WORK[0][0]
+    alone = complete(client, prompt, 120)["choices"][0]["text"]
+    started = threading.Semaphore(0)
+
+    def follow(_: int) -> str:
+        with client.stream("POST", PATH, json=body(prompt, 120, stream=True)) as answer:
+            lines = answer.iter_lines()
+            events = [next(lines)]
+            started.release()
+            events += lines
+        chunks = [json.loads(line[6:]) for line in events if line.startswith("data: {")]
+        return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+
+    with ThreadPoolExecutor(MAX_SEQUENCES) as clients:
+        answers = [clients.submit(follow, number) for number in range(MAX_SEQUENCES)]
+        # As many as run at once have begun to answer, so that the next one waits.
+        assert all(started.acquire(timeout=60) for _ in range(MAX_SEQUENCES))
+        waits = raw(client, body([6000], 50))
+        time.sleep(0.05)
+        waits.close()
+        assert [answer.result() for answer in answers] == [alone] * MAX_SEQUENCES
