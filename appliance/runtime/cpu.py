@@ -152,10 +152,10 @@ def cpu_kv_layout(config: ModelConfig, dtype: KVType) -> KVLayout:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What activations are rounded to: `bits` as in NativeConfig, and whether prompts may go in bfloat16."""
+    """What activations are rounded to: `bits` and `rough_prompts` as in NativeConfig."""
 
     bits: int
-    prompts_in_bf16: bool
+    rough_prompts: bool
 
 
 def native_config(
@@ -195,7 +195,7 @@ def native_config(
         max_tokens=max_tokens,
         num_threads=num_threads,
         activation_bits=activations.bits,
-        prompts_in_bf16=activations.prompts_in_bf16,
+        rough_prompts=activations.rough_prompts,
     )
 
 

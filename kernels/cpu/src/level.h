@@ -14,7 +14,7 @@ constexpr bool kHasTiles = false;
 #endif
 
 static const acpu::Level kLevel = {
-    ACPU_LEVEL_NAME, quantize_rows, settle_rows, norm_row,  norm_add_row, gemm,
+    ACPU_LEVEL_NAME, quantize_rows, settle,     norm_row,  norm_add_row, gemm,
     write_kv,        attend,        merge_rows,   top_k,     gate_row,
     peak,            keep_allowed,  weigh,        at_least,
     kHasTiles,

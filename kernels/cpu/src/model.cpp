@@ -85,17 +85,6 @@ ActView in_bf16(const ActView& act) {
   return rows;
 }
 
-ActView with_own_choice(Arena& arena, const ActView& act, int rows) {
-  ActView own = act;
-  const size_t groups = static_cast<size_t>(rows) * act.num_groups;
-  if (!(act.forms & kFormMixed)) return own;
-  own.has_low = arena.array<uint8_t>(groups);
-  own.scales = arena.array<float>(groups);
-  own.sums = arena.array<int32_t>(groups);
-  own.weighted_sums = arena.array<float>(groups);
-  return own;
-}
-
 ActView act_from(const ActView& act, int first) {
   ActView rest = act;
   const size_t at = static_cast<size_t>(first) * act.num_groups;

@@ -63,8 +63,6 @@ ActView act_from(const ActView& act, int first);
 ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms, int32_t room = 0);
 // The same rows as a prompt's are stored where the level has tiles: bfloat16 in place of integers.
 ActView in_bf16(const ActView& act);
-// The same numbers with scales, sums and choice of bytes of its own.
-ActView with_own_choice(Arena& arena, const ActView& act, int rows);
 
 class Model {
  public:

@@ -96,22 +96,16 @@ static float typical_scale(const float* scales, int groups) {
 }
 
 // Drops the low bytes of the groups that do not stand out: what is left of those is what one byte holds.
-static void settle_row(const ActView& from, const ActView& to, int64_t row) {
-  const int64_t at = row * from.num_groups;
-  const float limit = kStandsOut * typical_scale(from.scales + at, from.num_groups);
-  for (int64_t i = at; i < at + from.num_groups; ++i) {
-    const float scale = from.scales[i];
-    const bool keeps = scale > limit;
-    const int32_t sum = keeps ? from.sums[i] : from.high_sums[i];
-    to.has_low[i] = keeps;
-    to.scales[i] = keeps ? scale : acpu::kLowSteps * scale;
-    to.sums[i] = sum;
-    to.weighted_sums[i] = to.scales[i] * (float)sum;
+static void settle(const ActView& act, int64_t row) {
+  const int64_t at = row * act.num_groups;
+  const float limit = kStandsOut * typical_scale(act.scales + at, act.num_groups);
+  for (int64_t i = at; i < at + act.num_groups; ++i) {
+    act.has_low[i] = act.scales[i] > limit;
+    if (act.has_low[i]) continue;
+    act.scales[i] *= acpu::kLowSteps;
+    act.sums[i] = act.high_sums[i];
+    act.weighted_sums[i] = act.scales[i] * (float)act.sums[i];
   }
-}
-
-static void settle_rows(const ActView& from, const ActView& to, int row0, int row1) {
-  for (int row = row0; row < row1; ++row) settle_row(from, to, row);
 }
 
 static inline void store_group(const float* x, const ActView& act, int64_t row, int group) {
@@ -134,7 +128,6 @@ static void quantize_rows(const float* x, int64_t stride, int num_inputs, const 
       for (int i = whole * acpu::kGroup; i < num_inputs; ++i) last[i - whole * acpu::kGroup] = from[i];
       store_group(last, act, row, whole);
     }
-    if (act.forms & acpu::kFormMixed) settle_row(act, act, row);
   }
 }
 

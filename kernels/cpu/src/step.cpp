@@ -46,15 +46,20 @@ StepRun::StepRun(Model& model, const acpu_step& step)
 
 // Puts a row into the last of the runs, or a new one where it does not belong there.
 void StepRun::add_row(std::vector<RowRun>& runs, int row) const {
-  const bool in_prompt = step_.prompt_lens && step_.positions[row] < step_.prompt_lens[sequence_of_row_[row]];
-  const bool in_bf16 = in_prompt && config_.prompts_in_bf16 && level_.has_tiles;
+  const bool in_bf16 = config_.rough_prompts && level_.has_tiles && in_prompt(row);
   if (runs.empty() || runs.back().end != row || runs.back().in_bf16 != in_bf16)
     runs.push_back({row, row, in_bf16});
   ++runs.back().end;
 }
 
 void StepRun::find_runs() {
-  for (int row = 0; row < step_.num_tokens; ++row) add_row(runs_, row);
+  mixes_.assign(step_.num_tokens, config_.activation_bits == ACPU_MIXED_BITS);
+  const bool rough_prompts = config_.rough_prompts && config_.activation_bits == 12 && !level_.has_tiles;
+  for (int row = 0; row < step_.num_tokens; ++row) {
+    if (rough_prompts && in_prompt(row)) mixes_[row] = true;
+    any_mixes_ |= mixes_[row] != 0;
+    add_row(runs_, row);
+  }
   std::vector<int32_t> rows(step_.logit_rows, step_.logit_rows + step_.num_logit_rows);
   std::sort(rows.begin(), rows.end());
   int num_read = 0;
@@ -89,7 +94,6 @@ void StepRun::prepare_memory() {
     if (is_small_) {
       w.hidden_act = make_act(memory_, step_.num_tokens, config_.hidden_size, w.hidden_act.forms,
                               model_.room_of(w.hidden_act.forms));
-      w.gated_act = with_own_choice(memory_, w.gated_act, step_.num_tokens);
     }
     if (merges_alone_)
       w.attended_act = make_act(memory_, step_.num_tokens, model_.query_width(), w.attended_act.forms,
@@ -139,8 +143,14 @@ void StepRun::turn(int thread) {
 
 // A run's rows as activations of its form.
 void StepRun::quantize(const float* x, int64_t stride, int size, const ActView& act, const RowRun& run) {
-  if (run.begin < run.end)
-    level_.quantize(x, stride, size, run.in_bf16 ? in_bf16(act) : act, run.begin, run.end);
+  if (run.begin >= run.end) return;
+  level_.quantize(x, stride, size, run.in_bf16 ? in_bf16(act) : act, run.begin, run.end);
+  if (!run.in_bf16) settle(act, {run.begin, run.end});
+}
+
+void StepRun::settle(const ActView& act, Range rows) {
+  for (int64_t row = rows.begin; row < rows.end && act.forms & kFormInt12; ++row)
+    if (mixes_[row]) level_.settle(act, row);
 }
 
 // The layer's input, normed where the network norms before a block, as activations.
@@ -300,12 +310,12 @@ void StepRun::feed_forward_block(Worker& w, int layer) {
   task.activation = config_.activation;
   run_gemm(w.thread, &task, 1, runs, kProductsPerLayer * layer + kProductGateUp);
   barrier();
-  if (scratch_.gated_act.forms & kFormMixed) {
+  if (any_mixes_ && scratch_.gated_act.forms & kFormInt12) {
     for (const RowRun& run : runs) {
-      const RowRun own = within(run, rows_to_prepare(w.thread));
-      if (!own.in_bf16) level_.settle(scratch_.gated_act, w.gated_act, own.begin, own.end);
+      const RowRun own = within(run, own_rows(w.thread));
+      if (!own.in_bf16) settle(scratch_.gated_act, {own.begin, own.end});
     }
-    shared_barrier();
+    barrier();
   }
   finish_phase(w, kPhaseGateUp);
   add_branch(w, w.gated_act, weights.linears[ACPU_DOWN], weights.norms[ACPU_FFN_POST_NORM], runs,
@@ -334,6 +344,7 @@ void StepRun::run_head(Worker& w) {
   }
   level_.quantize(head_hidden_, size, size, head_act_, static_cast<int>(rows.begin),
                   static_cast<int>(rows.end));
+  for (int64_t i = rows.begin; i < rows.end && head_act_.forms & kFormMixed; ++i) level_.settle(head_act_, i);
   barrier();
   for (int first = 0; first < step_.num_logit_rows; first += logit_chunk_) {
     const int count = std::min(logit_chunk_, step_.num_logit_rows - first);

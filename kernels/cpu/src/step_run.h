@@ -126,7 +126,11 @@ class StepRun {
   // The products of all rows of `runs`; the tasks' own rows and forms are set for each.
   void run_gemm(int thread, GemmTask* tasks, int num_tasks, const std::vector<RowRun>& runs, int piece_counter);
   void run_units(GemmTask* tasks, int num_tasks, const std::vector<RowRun>& blocks, Range own);
+  bool in_prompt(int row) const {
+    return step_.prompt_lens && step_.positions[row] < step_.prompt_lens[sequence_of_row_[row]];
+  }
   void quantize(const float* x, int64_t stride, int size, const ActView& act, const RowRun& run);
+  void settle(const ActView& act, Range rows);
   void add_branch(Worker& w, const ActView& act, const LinearView& weight, const float* post_norm,
                   const std::vector<RowRun>& runs, int piece_counter);
   void make_qkv(Worker& w, int layer);
@@ -168,6 +172,8 @@ class StepRun {
   std::vector<int> plan_of_layer_;
   std::vector<int32_t> shared_of_row_; // -1: the row is in a tile
   std::vector<int32_t> sequence_of_row_;
+  std::vector<uint8_t> mixes_;   // rows whose activations keep only the low bytes that stand out
+  bool any_mixes_ = false;
   std::vector<RowRun> runs_; // all rows, in order
   std::vector<RowRun> read_runs_; // those that somebody reads after the last layer
   bool reads_all_ = false;

@@ -156,8 +156,8 @@ constexpr int kTotalWords = 8;
 struct Level {
   const char* name;
   void (*quantize)(const float* x, int64_t stride, int num_inputs, const ActView& act, int row0, int row1);
-  // kFormMixed, for rows that were stored group by group: which groups keep their low byte.
-  void (*settle)(const ActView& from, const ActView& to, int row0, int row1);
+  // Drops the low bytes of a quantized row's groups that do not stand out.
+  void (*settle)(const ActView& act, int64_t row);
   void (*norm)(const float* x, const float* weight, float* out, int size, float eps);
   void (*norm_add)(const float* x, const float* weight, float* accumulator, int size, float eps, float scale);
   void (*gemm)(const GemmTask& task, int row0, int row1, int unit0, int unit1);
