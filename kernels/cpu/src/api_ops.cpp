@@ -22,7 +22,6 @@ void run_linear(const LinearView& view, const Level& level, const float* x, floa
   Arena arena{64};
   const ActView act = make_act(arena, rows, view.num_inputs, form_of(view.kind, activation_bits));
   level.quantize(x, view.num_inputs, view.num_inputs, act, 0, rows);
-  for (int row = 0; row < rows && act.forms & kFormMixed; ++row) level.settle(act, row);
   GemmTask task = {};
   task.weight = view;
   task.act = act;

@@ -85,6 +85,12 @@ ActView in_bf16(const ActView& act) {
   return rows;
 }
 
+ActView mixed(const ActView& act) {
+  ActView rows = act;
+  if (act.forms & kFormInt12) rows.forms |= kFormMixed;
+  return rows;
+}
+
 ActView act_from(const ActView& act, int first) {
   ActView rest = act;
   const size_t at = static_cast<size_t>(first) * act.num_groups;

@@ -17,6 +17,7 @@ StepRun::StepRun(Model& model, const acpu_step& step)
       end_layer_(step.end_layer ? step.end_layer : config_.num_layers),
       is_small_(step.num_tokens <= std::max(kFewRows, kFewRowsOfAllThreads / threads_)),
       merges_alone_(step.num_tokens <= kFewRows),
+      mixes_prompts_(config_.rough_prompts && config_.activation_bits == 12 && !level_.has_tiles),
       memory_(model.scratch.step_arena),
       next_tile_(config_.num_layers * threads_),
       next_piece_((kProductsPerLayer * config_.num_layers + step.num_logit_rows) * threads_) {
@@ -53,13 +54,7 @@ void StepRun::add_row(std::vector<RowRun>& runs, int row) const {
 }
 
 void StepRun::find_runs() {
-  mixes_.assign(step_.num_tokens, config_.activation_bits == ACPU_MIXED_BITS);
-  const bool rough_prompts = config_.rough_prompts && config_.activation_bits == 12 && !level_.has_tiles;
-  for (int row = 0; row < step_.num_tokens; ++row) {
-    if (rough_prompts && in_prompt(row)) mixes_[row] = true;
-    any_mixes_ |= mixes_[row] != 0;
-    add_row(runs_, row);
-  }
+  for (int row = 0; row < step_.num_tokens; ++row) add_row(runs_, row);
   std::vector<int32_t> rows(step_.logit_rows, step_.logit_rows + step_.num_logit_rows);
   std::sort(rows.begin(), rows.end());
   int num_read = 0;
@@ -143,14 +138,25 @@ void StepRun::turn(int thread) {
 
 // A run's rows as activations of its form.
 void StepRun::quantize(const float* x, int64_t stride, int size, const ActView& act, const RowRun& run) {
-  if (run.begin >= run.end) return;
-  level_.quantize(x, stride, size, run.in_bf16 ? in_bf16(act) : act, run.begin, run.end);
-  if (!run.in_bf16) settle(act, {run.begin, run.end});
+  for (int row = run.begin; row < run.end; ++row)
+    level_.quantize(x, stride, size, run.in_bf16 ? in_bf16(act) : mixes(row) ? mixed(act) : act, row, row + 1);
 }
 
-void StepRun::settle(const ActView& act, Range rows) {
-  for (int64_t row = rows.begin; row < rows.end && act.forms & kFormInt12; ++row)
-    if (mixes_[row]) level_.settle(act, row);
+// What the gate's products stored group by group: which groups keep their low bytes is known when all are there.
+void StepRun::settle_gated(int thread, const std::vector<RowRun>& runs) {
+  const bool may_mix = mixes_prompts_ || config_.activation_bits == ACPU_MIXED_BITS;
+  if (!may_mix || !(scratch_.gated_act.forms & kFormInt12)) return;
+  const Range own = own_rows(thread);
+  bool any_mixes = false;
+  for (const RowRun& run : runs) {
+    if (run.in_bf16) continue;
+    for (int row = run.begin; row < run.end; ++row) {
+      if (!mixes(row)) continue;
+      any_mixes = true;
+      if (own.begin <= row && row < own.end) level_.settle(scratch_.gated_act, row);
+    }
+  }
+  if (any_mixes) barrier();
 }
 
 // The layer's input, normed where the network norms before a block, as activations.
@@ -310,13 +316,7 @@ void StepRun::feed_forward_block(Worker& w, int layer) {
   task.activation = config_.activation;
   run_gemm(w.thread, &task, 1, runs, kProductsPerLayer * layer + kProductGateUp);
   barrier();
-  if (any_mixes_ && scratch_.gated_act.forms & kFormInt12) {
-    for (const RowRun& run : runs) {
-      const RowRun own = within(run, own_rows(w.thread));
-      if (!own.in_bf16) settle(scratch_.gated_act, {own.begin, own.end});
-    }
-    barrier();
-  }
+  settle_gated(w.thread, runs);
   finish_phase(w, kPhaseGateUp);
   add_branch(w, w.gated_act, weights.linears[ACPU_DOWN], weights.norms[ACPU_FFN_POST_NORM], runs,
              kProductsPerLayer * layer + kProductDown);
@@ -344,7 +344,6 @@ void StepRun::run_head(Worker& w) {
   }
   level_.quantize(head_hidden_, size, size, head_act_, static_cast<int>(rows.begin),
                   static_cast<int>(rows.end));
-  for (int64_t i = rows.begin; i < rows.end && head_act_.forms & kFormMixed; ++i) level_.settle(head_act_, i);
   barrier();
   for (int first = 0; first < step_.num_logit_rows; first += logit_chunk_) {
     const int count = std::min(logit_chunk_, step_.num_logit_rows - first);

@@ -78,7 +78,6 @@ void StepRun::gather_inputs(Worker& w, const float* norm) {
       row = w.row;
     }
     level_.quantize(row, 0, size, act_from(experts_.input, static_cast<int>(pair)), 0, 1);
-    if (experts_.input.forms & kFormMixed) level_.settle(experts_.input, pair);
   }
 }
 

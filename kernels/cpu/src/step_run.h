@@ -129,8 +129,12 @@ class StepRun {
   bool in_prompt(int row) const {
     return step_.prompt_lens && step_.positions[row] < step_.prompt_lens[sequence_of_row_[row]];
   }
+  // Whether a row keeps the low bytes of those groups alone that stand out.
+  bool mixes(int row) const {
+    return config_.activation_bits == ACPU_MIXED_BITS || (mixes_prompts_ && in_prompt(row));
+  }
   void quantize(const float* x, int64_t stride, int size, const ActView& act, const RowRun& run);
-  void settle(const ActView& act, Range rows);
+  void settle_gated(int thread, const std::vector<RowRun>& runs);
   void add_branch(Worker& w, const ActView& act, const LinearView& weight, const float* post_norm,
                   const std::vector<RowRun>& runs, int piece_counter);
   void make_qkv(Worker& w, int layer);
@@ -166,14 +170,13 @@ class StepRun {
   const int end_layer_;
   const bool is_small_;      // every thread prepares all rows
   const bool merges_alone_;  // and attention's
+  const bool mixes_prompts_;
   bool writes_in_place_ = true; // every sequence brings one token: who attends to it also writes it
   Arena& memory_;
   std::vector<AttentionPlan> plans_;
   std::vector<int> plan_of_layer_;
   std::vector<int32_t> shared_of_row_; // -1: the row is in a tile
   std::vector<int32_t> sequence_of_row_;
-  std::vector<uint8_t> mixes_;   // rows whose activations keep only the low bytes that stand out
-  bool any_mixes_ = false;
   std::vector<RowRun> runs_; // all rows, in order
   std::vector<RowRun> read_runs_; // those that somebody reads after the last layer
   bool reads_all_ = false;

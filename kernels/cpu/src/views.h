@@ -156,7 +156,7 @@ constexpr int kTotalWords = 8;
 struct Level {
   const char* name;
   void (*quantize)(const float* x, int64_t stride, int num_inputs, const ActView& act, int row0, int row1);
-  // Drops the low bytes of a quantized row's groups that do not stand out.
+  // kFormMixed, for a row that was stored group by group: which groups keep their low bytes.
   void (*settle)(const ActView& act, int64_t row);
   void (*norm)(const float* x, const float* weight, float* out, int size, float eps);
   void (*norm_add)(const float* x, const float* weight, float* accumulator, int size, float eps, float scale);

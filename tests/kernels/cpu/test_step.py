@@ -80,6 +80,30 @@ def test_quantized_step_is_near_the_plain_network(
         assert relative_error(logits, network.reference(tokens)) < limit, level
 
 
+def test_rough_prompts_are_mixed_where_there_is_no_tile_unit(library: NativeLibrary, rig):
+    network = rig.network(rig.shape(source=Source.Q4_1, kind=None, hidden=128, ffn=192, head_size=32))
+    tokens = random_tokens(np.random.default_rng(12), network.shape, 30)
+    forms = {
+        "mixed": {"activation_bits": MIXED_BITS},
+        "rough": {"activation_bits": 12, "rough_prompts": True},
+        "exact": {"activation_bits": 12},
+    }
+    for level in library.levels:
+        if level.endswith("amx"):
+            continue
+        for num_prompt_tokens, equal, different in ((30, "mixed", "exact"), (0, "exact", "mixed")):
+            hidden = {}
+            for name, settings in forms.items():
+                hidden[name] = np.full((30, network.shape.hidden), np.nan, np.float32)
+                with network.native(library, level=level, **settings) as model:
+                    model.bind_kv(rig.pages(network.shape, 2))
+                    batch = rig.batch([(tokens, 0, [1, 0])], prompt_lens=[num_prompt_tokens])
+                    every_row = dataclasses.replace(batch, logit_rows=np.arange(30, dtype=np.int32))
+                    model.step(every_row, hidden=hidden[name])
+            assert (hidden["rough"] == hidden[equal]).all(), level
+            assert (hidden["rough"] != hidden[different]).any(), level
+
+
 # Where each prompt ends: inside, at the edges of and beyond chunks. What comes after is generated.
 PROMPT_LENS = {"a": 131, "b": 52, "c": 0}
 
