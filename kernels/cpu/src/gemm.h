@@ -10,9 +10,15 @@ using acpu::kPanel;
 using acpu::kUnit;
 using acpu::LinearView;
 
-// How far ahead of its products a lone tile asks for the weights that follow in memory, line by line as it
-// goes: the hardware's own requests do not reach far enough to fill the bus beside the arithmetic.
+// How far ahead of its products a lone tile asks for the weights that follow, line by line as it goes or a
+// record at once: the hardware's own requests do not reach far enough to fill the bus beside the arithmetic.
+#ifdef ACPU_ASKS_BY_RECORD
+constexpr int kStreamBytes = 10240;
+constexpr bool kAsksByLine = false;
+#else
 constexpr int kStreamBytes = 2560;
+constexpr bool kAsksByLine = true;
+#endif
 
 template <bool ASKS>
 ACPU_INLINE void ask_ahead(const uint8_t* w, int at) {
@@ -89,14 +95,18 @@ constexpr int offset_of(int kind) {
 }
 
 // The next panel, asked for in equal parts by the row tiles that work on this one, `bytes` at each group; or
-// by a lone tile of several rows what follows in its own stream.
+// by a lone tile what follows in its own stream, from group `turn` on at `next`.
 struct Ahead {
   const uint8_t* data;
   int bytes;
+  int turn;
+  const uint8_t* next;
 };
 
-ACPU_INLINE void ask_for(Ahead part, int group) {
-  for (int i = 0; i < part.bytes; i += 64) prefetch(part.data + (int64_t)group * part.bytes + i);
+ACPU_INLINE void ask_for(const Ahead& part, int group) {
+  const uint8_t* at = group < part.turn ? part.data + (int64_t)group * part.bytes
+                                        : part.next + (int64_t)(group - part.turn) * part.bytes;
+  for (int i = 0; i < part.bytes; i += 64) prefetch(at + i);
 }
 
 // The panel after the one that is multiplied, asked for in the order in which it lies, a part with each of
@@ -111,7 +121,7 @@ class NextPanel {
     if (data_ == weight.data + num_panels * weight.panel_bytes) data_ = end_;
   }
   Ahead part(int num_groups) {
-    const Ahead ahead = {data_, data_ < end_ ? bytes_ : 0};
+    const Ahead ahead = {data_, data_ < end_ ? bytes_ : 0, num_groups, nullptr};
     data_ += (int64_t)num_groups * ahead.bytes;
     return ahead;
   }
@@ -179,13 +189,14 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
   for (int r = 0; r < R; ++r) ACPU_UNROLL
   for (int v = 0; v < NV; ++v) f[r][v] = zero();
   constexpr int kWeightBytes = kPanel * kGroup / (is_4bit(KIND) ? 2 : 1);
+  constexpr bool kByLine = R == 1 && kAsksByLine;
   for (int g = 0; g < groups; ++g, panel += weight.record_bytes) {
-    if (R > 1) ask_for(ahead, g);
+    if (!kByLine) ask_for(ahead, g);
     vi acc[R][NV];
     const uint8_t* w = panel + channel * 4;
     const uint8_t* own = panel + kWeightBytes;
-    dot_group<KIND, R, NV, R == 1>(w, x, g * bytes, acc);
-    if (R == 1)
+    dot_group<KIND, R, NV, kByLine>(w, x, g * bytes, acc);
+    if (kByLine)
       for (size_t i = kWeightBytes; i < weight.record_bytes; i += 64) prefetch_near(panel + i + kStreamBytes);
     if (act.has_low) {
       bool all_have_low = true;

@@ -164,8 +164,11 @@ __attribute__((always_inline)) static inline void prefetch(const void* p) {
 }
 // Processors with BF16 but no tiles are nearly all AMD's, where a loop that asks for the second cache reads half as
 // fast again as one that asks for the first (Zen 4, two threads: 29 to 31 GB/s against 20 to 24).
-__attribute__((always_inline)) static inline void prefetch_near(const void* p) {
 #if defined(ACPU_BF16) && !defined(ACPU_TILES)
+#define ACPU_ASKS_BY_RECORD
+#endif
+__attribute__((always_inline)) static inline void prefetch_near(const void* p) {
+#ifdef ACPU_ASKS_BY_RECORD
   prefetch(p);
 #else
   _mm_prefetch((const char*)p, _MM_HINT_T0);

@@ -68,32 +68,43 @@ static void gate_row_groups(const GemmTask& task, int row, int channel, int span
 }
 
 // What tile number `index` of `count` asks for while it works on a panel: its part of the next one. One tile
-// alone asks for what follows in the same stream, a little ahead.
-static inline Ahead ahead_of(const LinearView& weight, int channel, int index, int count) {
+// alone asks for what follows in the same stream, a little ahead, and when the panel ends at `next`.
+static inline Ahead ahead_of(const LinearView& weight, int channel, int index, int count, const uint8_t* next) {
   const uint8_t* panel = weight.data + (size_t)(channel / kPanel) * weight.panel_bytes;
-  if (count < 2) return {panel + kStreamBytes, (int)weight.record_bytes};
-  NextPanel next(weight, panel, weight.num_groups * count);
-  next.part(index * weight.num_groups); // what the tiles before this one ask for
-  return next.part(weight.num_groups);
+  if (count < 2) {
+    const int record = (int)weight.record_bytes;
+    const int lead = least(weight.num_groups, (kStreamBytes + record - 1) / record);
+    return {panel + (size_t)lead * record, record, weight.num_groups - lead, next};
+  }
+  NextPanel following(weight, panel, weight.num_groups * count);
+  following.part(index * weight.num_groups); // what the tiles before this one ask for
+  return following.part(weight.num_groups);
+}
+
+static inline const uint8_t* panel_of(const LinearView& weight, int unit) {
+  return weight.data + (size_t)(unit * kUnit / kPanel) * weight.panel_bytes;
 }
 
 static void gemm(const GemmTask& task, int row0, int row1, int unit0, int unit1) {
   alignas(64) float first[Multiplier::kMostRows * kPanel], second[Multiplier::kMostRows * kPanel];
   Multiplier multiplier;
+  const bool has_second = task.epilogue == acpu::kGate;
   for (int unit = unit0; unit < unit1;) {
     const int units = unit % 2 == 0 && unit + 2 <= unit1 ? 2 : 1;
     const int channel = unit * kUnit, span = units * kUnit;
     const int at_once = Multiplier::rows_at_once(task, row1 - row0);
     const int num_tiles = (row1 - row0 + at_once - 1) / at_once;
+    const uint8_t* next = unit + units < unit1 || !task.next ? panel_of(task.weight, unit + units) : task.next;
     for (int row = row0, index = 0; row < row1; ++index) {
       const int rows = Multiplier::rows_at_once(task, row1 - row);
       multiplied(multiplier, task.weight, channel, span, task.act, task.in_bf16, row, rows,
-                 ahead_of(task.weight, channel, index, num_tiles), first);
-      if (task.epilogue == acpu::kGate)
+                 ahead_of(task.weight, channel, index, num_tiles, has_second ? panel_of(task.second, unit) : next),
+                 first);
+      if (has_second)
         multiplied(multiplier, task.second, channel, span, task.act, task.in_bf16, row, rows,
-                   ahead_of(task.second, channel, index, num_tiles), second);
+                   ahead_of(task.second, channel, index, num_tiles, next), second);
       for (int r = 0; r < rows; ++r) {
-        if (task.epilogue == acpu::kGate)
+        if (has_second)
           gate_row_groups(task, row + r, channel, span, first + r * kPanel, second + r * kPanel);
         else
           finish_row(task, row + r, channel, span, first + r * kPanel);

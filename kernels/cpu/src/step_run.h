@@ -125,7 +125,9 @@ class StepRun {
   void prepare(Worker& w, const float* norm, const std::vector<RowRun>& runs);
   // The products of all rows of `runs`; the tasks' own rows and forms are set for each.
   void run_gemm(int thread, GemmTask* tasks, int num_tasks, const std::vector<RowRun>& runs, int piece_counter);
-  void run_units(GemmTask* tasks, int num_tasks, const std::vector<RowRun>& blocks, Range own);
+  const uint8_t* start_after(int thread, int piece_counter) const;
+  // `after`: what the thread reads next of the weights, or null.
+  void run_units(GemmTask* tasks, int num_tasks, const std::vector<RowRun>& blocks, Range own, const uint8_t* after);
   bool in_prompt(int row) const {
     return step_.prompt_lens && step_.positions[row] < step_.prompt_lens[sequence_of_row_[row]];
   }

@@ -88,6 +88,7 @@ struct GemmTask {
   float scale;   // kAdd: residual scale; kLogits: logit scale
   float softcap; // kLogits, 0: none
   bool in_bf16;  // the rows are given in bfloat16, though integers are what the weights are
+  const uint8_t* next; // weights that the thread reads after these, or null
 };
 
 struct KVView {
