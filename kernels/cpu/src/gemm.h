@@ -25,6 +25,12 @@ ACPU_INLINE void ask_ahead(const uint8_t* w, int at) {
   if (ASKS && at % 64 == 0) prefetch_near(w + at + kStreamBytes);
 }
 
+// The compiler forgets what it has loaded from `w`: kept for the low bytes' products it pushes sums out of
+// the registers, and another load costs nothing.
+ACPU_INLINE void load_again(const uint8_t*& w) {
+  __asm__ volatile("" : "+r"(w) : : "memory");
+}
+
 template <int R, int NV, bool ASKS>
 ACPU_INLINE void dot_group8(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
   ACPU_UNROLL_STEPS
@@ -43,6 +49,19 @@ ACPU_INLINE void dot_group8(const uint8_t* w, const int8_t* const* x, int at, vi
       ACPU_UNROLL
       for (int v = 0; v < NV; ++v) acc[r][v] = dot4(acc[r][v], step[v], b);
     }
+    if (R > 1) load_again(w);
+  }
+}
+
+template <int R, int NV>
+ACPU_INLINE void dot_nibbles(const vi (&w)[NV], const int8_t* const* x, int at, vi (&acc)[R][NV]) {
+  ACPU_UNROLL
+  for (int r = 0; r < R; ++r) {
+    int32_t four;
+    __builtin_memcpy(&four, x[r] + at, 4);
+    const vi b = iset(four);
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) acc[r][v] = dot4_nibble(acc[r][v], w[v], b);
   }
 }
 
@@ -51,25 +70,18 @@ template <int R, int NV, bool ASKS>
 ACPU_INLINE void dot_group4(const uint8_t* w, const int8_t* const* x, int at, vi (&acc)[R][NV]) {
   ACPU_UNROLL_STEPS
   for (int k = 0; k < kGroup / 2; k += 4, w += kPanel * 4) {
-    vi low[NV], high[NV];
+    vi nibbles[NV];
     ACPU_UNROLL
     for (int v = 0; v < NV; ++v) {
-      const vi step = iload(w + v * W * 4);
+      nibbles[v] = low_nibbles(iload(w + v * W * 4));
       ask_ahead<ASKS>(w, v * W * 4);
-      low[v] = low_nibbles(step);
-      high[v] = high_nibbles(step);
     }
+    dot_nibbles(nibbles, x, at + k, acc);
+    if (R > 1) load_again(w);
     ACPU_UNROLL
-    for (int r = 0; r < R; ++r) {
-      int32_t four, next;
-      __builtin_memcpy(&four, x[r] + at + k, 4);
-      __builtin_memcpy(&next, x[r] + at + k + 16, 4);
-      const vi a = iset(four), b = iset(next);
-      ACPU_UNROLL
-      for (int v = 0; v < NV; ++v) acc[r][v] = dot4_nibble(acc[r][v], low[v], a);
-      ACPU_UNROLL
-      for (int v = 0; v < NV; ++v) acc[r][v] = dot4_nibble(acc[r][v], high[v], b);
-    }
+    for (int v = 0; v < NV; ++v) nibbles[v] = high_nibbles(iload(w + v * W * 4));
+    dot_nibbles(nibbles, x, at + k + 16, acc);
+    if (R > 1) load_again(w);
   }
   ACPU_UNROLL
   for (int r = 0; r < R; ++r) ACPU_UNROLL
@@ -95,17 +107,18 @@ constexpr int offset_of(int kind) {
 }
 
 // The next panel, asked for in equal parts by the row tiles that work on this one, `bytes` at each group; or
-// by a lone tile what follows in its own stream, from group `turn` on at `next`.
+// by a lone tile what follows in its own stream, from group `turn` on `jump` bytes further.
 struct Ahead {
   const uint8_t* data;
   int bytes;
   int turn;
-  const uint8_t* next;
+  int64_t jump;
 };
 
 ACPU_INLINE void ask_for(const Ahead& part, int group) {
-  const uint8_t* at = group < part.turn ? part.data + (int64_t)group * part.bytes
-                                        : part.next + (int64_t)(group - part.turn) * part.bytes;
+  const int64_t jump =
+      part.jump & -(int64_t)(group >= part.turn); // a branch would have all of the loop made twice
+  const uint8_t* at = part.data + (int64_t)group * part.bytes + jump;
   for (int i = 0; i < part.bytes; i += 64) prefetch(at + i);
 }
 
@@ -121,7 +134,7 @@ class NextPanel {
     if (data_ == weight.data + num_panels * weight.panel_bytes) data_ = end_;
   }
   Ahead part(int num_groups) {
-    const Ahead ahead = {data_, data_ < end_ ? bytes_ : 0, num_groups, nullptr};
+    const Ahead ahead = {data_, data_ < end_ ? bytes_ : 0, num_groups, 0};
     data_ += (int64_t)num_groups * ahead.bytes;
     return ahead;
   }
