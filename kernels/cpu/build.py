@@ -21,7 +21,7 @@ from pathlib import Path
 SOURCE_FOLDER = Path(__file__).parent / "src"
 COMMON = (
     "api", "api_ops", "arena", "check", "choice", "failure", "half", "model", "pack", "placement", "plan",
-    "pool", "step", "step_attention", "step_experts",
+    "pool", "step", "step_attention", "step_experts", "step_products",
 )  # fmt: skip
 
 _AVX2 = ("avx2", "fma", "f16c")

@@ -127,7 +127,8 @@ class StepRun {
   void run_gemm(int thread, GemmTask* tasks, int num_tasks, const std::vector<RowRun>& runs, int piece_counter);
   const uint8_t* start_after(int thread, int piece_counter) const;
   // `after`: what the thread reads next of the weights, or null.
-  void run_units(GemmTask* tasks, int num_tasks, const std::vector<RowRun>& blocks, Range own, const uint8_t* after);
+  void run_units(GemmTask* tasks, int num_tasks, const std::vector<RowRun>& blocks, Range own,
+                 const uint8_t* after);
   bool in_prompt(int row) const {
     return step_.prompt_lens && step_.positions[row] < step_.prompt_lens[sequence_of_row_[row]];
   }
