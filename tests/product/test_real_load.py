@@ -19,7 +19,7 @@ PATH = "/v1/completions"
 MAX_SEQUENCES = 4
 # 16-bit pages of 32 tokens take 720 KiB: 11 of them hold 352 tokens.
 FLAGS = ("--max-sequences", str(MAX_SEQUENCES), "--queue", "2", "--kv-memory", "8MiB", "--kv-dtype", "bf16")
-# Answers so long that any two that overlap need more than that, however few steps they have in common.
+# Tokens of an answer: long enough to be still running when the next begins; those of 60 were sometimes not.
 ANSWER = 200
 WORK = [
     ([1000 + 37 * number + i for i in range(40 + 10 * number)], ANSWER) for number in range(MAX_SEQUENCES)

@@ -67,11 +67,15 @@ static void gate_row_groups(const GemmTask& task, int row, int channel, int span
   for (int i = 0; i < span; i += kGroup) store_group(gate + i, task.gated, row, (channel + i) / kGroup);
 }
 
+static inline const uint8_t* panel_of(const LinearView& weight, int channel) {
+  return weight.data + (size_t)(channel / kPanel) * weight.panel_bytes;
+}
+
 // What tile number `index` of `count` asks for while it works on a panel: its part of the next one. One tile
 // alone asks for what follows in the same stream, a little ahead, and when the panel ends at `next`.
 static inline Ahead ahead_of(const LinearView& weight, int channel, int index, int count,
                              const uint8_t* next) {
-  const uint8_t* panel = weight.data + (size_t)(channel / kPanel) * weight.panel_bytes;
+  const uint8_t* panel = panel_of(weight, channel);
   if (count < 2) {
     const int record = (int)weight.record_bytes;
     const int lead = least(weight.num_groups, (kStreamBytes + record - 1) / record);
@@ -81,10 +85,6 @@ static inline Ahead ahead_of(const LinearView& weight, int channel, int index, i
   NextPanel following(weight, panel, weight.num_groups * count);
   following.part(index * weight.num_groups); // what the tiles before this one ask for
   return following.part(weight.num_groups);
-}
-
-static inline const uint8_t* panel_of(const LinearView& weight, int unit) {
-  return weight.data + (size_t)(unit * kUnit / kPanel) * weight.panel_bytes;
 }
 
 static void gemm(const GemmTask& task, int row0, int row1, int unit0, int unit1) {
@@ -97,13 +97,13 @@ static void gemm(const GemmTask& task, int row0, int row1, int unit0, int unit1)
     const int at_once = Multiplier::rows_at_once(task, row1 - row0);
     const int num_tiles = (row1 - row0 + at_once - 1) / at_once;
     const uint8_t* next =
-        unit + units < unit1 || !task.next ? panel_of(task.weight, unit + units) : task.next;
+        unit + units < unit1 || !task.next ? panel_of(task.weight, channel + span) : task.next;
     for (int row = row0, index = 0; row < row1; ++index) {
       const int rows = Multiplier::rows_at_once(task, row1 - row);
-      multiplied(
-          multiplier, task.weight, channel, span, task.act, task.in_bf16, row, rows,
-          ahead_of(task.weight, channel, index, num_tiles, has_second ? panel_of(task.second, unit) : next),
-          first);
+      multiplied(multiplier, task.weight, channel, span, task.act, task.in_bf16, row, rows,
+                 ahead_of(task.weight, channel, index, num_tiles,
+                          has_second ? panel_of(task.second, channel) : next),
+                 first);
       if (has_second)
         multiplied(multiplier, task.second, channel, span, task.act, task.in_bf16, row, rows,
                    ahead_of(task.second, channel, index, num_tiles, next), second);
