@@ -152,10 +152,10 @@ def cpu_kv_layout(config: ModelConfig, dtype: KVType) -> KVLayout:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What activations are rounded to: `bits` and `rough_prompts` as in NativeConfig."""
+    """What activations are rounded to: `bits` and `is_rough` as in NativeConfig."""
 
     bits: int
-    rough_prompts: bool
+    is_rough: bool
 
 
 def native_config(
@@ -195,7 +195,7 @@ def native_config(
         max_tokens=max_tokens,
         num_threads=num_threads,
         activation_bits=activations.bits,
-        rough_prompts=activations.rough_prompts,
+        is_rough=activations.is_rough,
     )
 
 

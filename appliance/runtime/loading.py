@@ -34,10 +34,10 @@ _LOADING_SLACK_BYTES = 64 * 2**20
 # Small models lose answers to 8 bits: SmolLM2's logits are 4% off, against 1.1% mixed and 0.5% with 12.
 # Against the reference tokens 9 of 422 differ with 8, 4 when mixed, 1 with 12: speed is a choice.
 _ACTIVATIONS = {
-    "auto": Activations(12, rough_prompts=True),
-    "int12": Activations(12, rough_prompts=False),
-    "mixed": Activations(MIXED_BITS, rough_prompts=True),
-    "int8": Activations(8, rough_prompts=True),
+    "auto": Activations(12, is_rough=True),
+    "int12": Activations(12, is_rough=False),
+    "mixed": Activations(MIXED_BITS, is_rough=True),
+    "int8": Activations(8, is_rough=True),
 }
 logger = logging.getLogger(__name__)
 

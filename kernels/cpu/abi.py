@@ -111,7 +111,7 @@ class ConfigStruct(SizedStruct):
         ("norm_eps", c_float), ("attention_scale", c_float), ("attention_softcap", c_float),
         ("logit_softcap", c_float), ("logit_scale", c_float), ("residual_scale", c_float),
         ("embedding_scale", c_float), ("num_ropes", c_int32), ("num_threads", c_int32), ("spin_us", c_int32),
-        ("activation_bits", c_int32), ("rough_prompts", c_int32),
+        ("activation_bits", c_int32), ("is_rough", c_int32),
         ("ropes", POINTER(RopeStruct)), ("rope_of_layer", c_void_p), ("windows", c_void_p),
         ("level", c_char_p),
     )  # fmt: skip

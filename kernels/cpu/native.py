@@ -82,7 +82,7 @@ class NativeConfig:
     `num_threads` counts the caller. `max_tokens` bounds one step. `spin_us` is how long idle threads watch
     for the next step before they sleep. `activation_bits` is 8; 12 for a sixteenth of that rounding, at the
     price of a second pass over weights in cache; or MIXED_BITS for the second pass only where a group's
-    values stand out in their row. `rough_prompts` lets levels with a tile unit multiply the
+    values stand out in their row. `is_rough` lets levels with a tile unit multiply the
     rows of prompts in bfloat16, weights and activations alike, several times as fast; other levels mix them
     where other rows have 12 bits. `level` names an instruction-set level; empty picks the best.
     """
@@ -114,7 +114,7 @@ class NativeConfig:
     num_threads: int = 1
     spin_us: int = 200
     activation_bits: int = 8
-    rough_prompts: bool = False
+    is_rough: bool = False
     level: str = ""
 
 
@@ -313,7 +313,7 @@ def _create(library: NativeLibrary, config: NativeConfig) -> int | None:
             "vocab_size", "max_tokens", "activation", "norm_placement", "qk_norm", "num_experts",
             "num_active_experts", "expert_size", "normalizes_experts",
             "norm_eps", "attention_scale", "logit_scale", "residual_scale", "embedding_scale",
-            "num_threads", "spin_us", "activation_bits", "rough_prompts",
+            "num_threads", "spin_us", "activation_bits", "is_rough",
         )
     }  # fmt: skip
     struct = ConfigStruct(

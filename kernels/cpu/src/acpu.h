@@ -75,7 +75,7 @@ typedef struct {
       embedding_scale;
   int32_t num_ropes, num_threads, spin_us;
   int32_t activation_bits; /* 8; 12: nearly a float32 product; or ACPU_MIXED_BITS */
-  int32_t rough_prompts; /* 1: prompts in bfloat16 on levels with tiles, elsewhere 12 bits are mixed ones */
+  int32_t is_rough; /* 1: prompts in bfloat16 on levels with tiles; on others 12 bits are mixed ones */
   const acpu_rope* ropes;
   const int32_t* rope_of_layer; /* [num_layers], -1: none */
   const int32_t* windows;       /* [num_layers], 0: none */

@@ -169,13 +169,23 @@ constexpr bool sums_go_on(int kind) {
 #endif
 }
 
-// One row's group once more, for its low bytes.
+// One row's products of a group's high quad.
 template <int KIND, int NV>
-ACPU_INLINE void add_low(const uint8_t* w, const int8_t* low, int at, vi (&acc)[NV]) {
-  vi rest[1][NV];
-  dot_group<KIND, 1, NV>(w, &low, at, rest);
-  ACPU_UNROLL
-  for (int v = 0; v < NV; ++v) acc[v] = iadd(times16(acc[v]), rest[0][v]);
+ACPU_INLINE void add_high(const uint8_t* w, const int8_t* behind, vi (&acc)[NV]) {
+  acpu::HighQuad high;
+  __builtin_memcpy(&high, behind, sizeof high);
+  int32_t four;
+  __builtin_memcpy(&four, high.bytes, 4);
+  const vi b = iset(four);
+  if (is_4bit(KIND)) { // of two quads that share bytes the first has the lower nibbles
+    w += (high.quad & 3) * kPanel * 4;
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) acc[v] = dot4_nibble_times16(acc[v], iload(w + v * W * 4), high.quad & 4, b);
+  } else {
+    w += high.quad * kPanel * 4;
+    ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) acc[v] = iadd(acc[v], times16(dot4(izero(), iload(w + v * W * 4), b)));
+  }
 }
 
 template <int KIND, int R, int NV>
@@ -183,16 +193,15 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
                               int row, Ahead ahead, vf (&out)[R][NV]) {
   const int groups = weight.num_groups;
   const int bytes = acpu::bytes_of_group(act.forms); // of a group's inputs
+  const bool has_low = act.forms & acpu::kFormInt12, is_mixed = act.forms & acpu::kFormMixed;
   const int8_t *x[R], *low[R];
   const float *scales[R], *weighted[R];
   const int32_t* sums[R];
-  const uint8_t* has_low[R];
   ACPU_UNROLL
   for (int r = 0; r < R; ++r) {
     const int64_t at = (int64_t)(row + r) * groups;
     x[r] = act.q + at * bytes;
     low[r] = x[r] + kGroup;
-    has_low[r] = act.has_low + at;
     scales[r] = act.scales + at;
     weighted[r] = act.weighted_sums + at;
     sums[r] = act.sums + at;
@@ -211,25 +220,20 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
     dot_group<KIND, R, NV, kByLine>(w, x, g * bytes, acc);
     if (kByLine)
       for (size_t i = kWeightBytes; i < weight.record_bytes; i += 64) prefetch_near(panel + i + kStreamBytes);
-    if (act.has_low) {
-      bool all_have_low = true;
-      for (int r = 0; r < R; ++r) all_have_low = all_have_low && has_low[r][g];
-      if (all_have_low && sums_go_on(KIND)) { // weights are unpacked once for the whole tile
-        ACPU_UNROLL
-        for (int r = 0; r < R; ++r) ACPU_UNROLL
-        for (int v = 0; v < NV; ++v) acc[r][v] = times16(acc[r][v]);
-        add_group<KIND, R, NV>(w, low, g * bytes, acc);
-      } else if (all_have_low && R > 1) {
-        vi rest[R][NV];
-        dot_group<KIND, R, NV>(w, low, g * bytes, rest);
-        ACPU_UNROLL
-        for (int r = 0; r < R; ++r) ACPU_UNROLL
-        for (int v = 0; v < NV; ++v) acc[r][v] = iadd(times16(acc[r][v]), rest[r][v]);
-      } else {
-        ACPU_UNROLL
-        for (int r = 0; r < R; ++r)
-          if (has_low[r][g]) add_low<KIND, NV>(w, low[r], g * bytes, acc[r]);
-      }
+    if (is_mixed) {
+      ACPU_UNROLL
+      for (int r = 0; r < R; ++r) add_high<KIND, NV>(w, low[r] + g * bytes, acc[r]);
+    } else if (has_low && sums_go_on(KIND)) {
+      ACPU_UNROLL
+      for (int r = 0; r < R; ++r) ACPU_UNROLL
+      for (int v = 0; v < NV; ++v) acc[r][v] = times16(acc[r][v]);
+      add_group<KIND, R, NV>(w, low, g * bytes, acc);
+    } else if (has_low) {
+      vi rest[R][NV];
+      dot_group<KIND, R, NV>(w, low, g * bytes, rest);
+      ACPU_UNROLL
+      for (int r = 0; r < R; ++r) ACPU_UNROLL
+      for (int v = 0; v < NV; ++v) acc[r][v] = iadd(times16(acc[r][v]), rest[r][v]);
     }
     if (offset_of(KIND) != 0) {
       ACPU_UNROLL

@@ -92,6 +92,30 @@ static inline float max_of(vf a) {
   return _mm_cvtss_f32(_mm_max_ss(s, _mm_shuffle_ps(s, s, 1)));
 }
 
+// Of 32 values the largest of each four, and of those the largest, the next, and which the largest is.
+#define ACPU_PEAKS
+struct Peaks {
+  float first, second;
+  int quad;
+};
+static inline Peaks peaks_of(const vf (&x)[4]) {
+  const auto larger = [](vf a, vf b) {
+    return vmax(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
+  };
+  // The even quads, then the odd ones.
+  const vf quads = larger(larger(vabs(x[0]), vabs(x[1])), larger(vabs(x[2]), vabs(x[3])));
+  vf first = quads, second = zero();
+  const auto meet = [&](vf other, vf next) {
+    second = vmax(vmin(first, other), vmax(second, next));
+    first = vmax(first, other);
+  };
+  meet(_mm256_permute_ps(first, 0xb1), _mm256_permute_ps(second, 0xb1));
+  meet(_mm256_permute_ps(first, 0x4e), _mm256_permute_ps(second, 0x4e));
+  meet(_mm256_permute2f128_ps(first, first, 1), _mm256_permute2f128_ps(second, second, 1));
+  const int at = __builtin_ctz(_mm256_movemask_ps(_mm256_cmp_ps(quads, first, _CMP_NLT_UQ)) | 1 << 7);
+  return {_mm256_cvtss_f32(first), _mm256_cvtss_f32(second), at % 4 * 2 + at / 4};
+}
+
 static inline vi izero() {
   return _mm256_setzero_si256();
 }
@@ -141,6 +165,17 @@ static inline vi low_nibbles(vi w) {
 }
 static inline vi high_nibbles(vi w) {
   return _mm256_and_si256(_mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));
+}
+
+// Adds 16 times the products of the lower nibbles, or with `shift` 4 of the upper ones.
+static inline vi dot4_nibble_times16(vi acc, vi w, int shift, vi x) {
+#ifdef ACPU_VNNI
+  const vi upper = _mm256_sllv_epi32(w, iset(4 - shift));
+  return _mm256_dpbusd_avx_epi32(acc, _mm256_and_si256(upper, _mm256_set1_epi8((char)0xf0)), x);
+#else
+  const vi nibbles = low_nibbles(_mm256_srlv_epi32(w, iset(shift)));
+  return iadd(acc, times16(whole_nibble_sum(_mm256_maddubs_epi16(nibbles, x))));
+#endif
 }
 
 static inline vf load_f16(const uint16_t* p) {

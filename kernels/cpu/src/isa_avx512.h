@@ -67,6 +67,29 @@ static inline float max_of(vf a) {
   return _mm512_reduce_max_ps(a);
 }
 
+// Of 32 values the largest of each four, and of those the largest, the next, and which the largest is.
+#define ACPU_PEAKS
+struct Peaks {
+  float first, second;
+  int quad;
+};
+static inline Peaks peaks_of(const vf (&x)[2]) {
+  const vf a = vabs(x[0]), b = vabs(x[1]);
+  const vf pairs = vmax(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+  // Each lane of four holds two quads, one of either half, twice.
+  const vf quads = vmax(_mm512_permute_ps(pairs, 0x88), _mm512_permute_ps(pairs, 0xdd));
+  vf first = quads, second = zero();
+  const auto meet = [&](vf other, vf next) __attribute__((always_inline)) {
+    second = vmax(vmin(first, other), vmax(second, next));
+    first = vmax(first, other);
+  };
+  meet(_mm512_permute_ps(first, 0xb1), _mm512_permute_ps(second, 0xb1));
+  meet(_mm512_shuffle_f32x4(first, first, 0xb1), _mm512_shuffle_f32x4(second, second, 0xb1));
+  meet(_mm512_shuffle_f32x4(first, first, 0x4e), _mm512_shuffle_f32x4(second, second, 0x4e));
+  const int at = __builtin_ctz(_mm512_cmp_ps_mask(quads, first, _CMP_NLT_UQ) | 1 << 15);
+  return {_mm512_cvtss_f32(first), _mm512_cvtss_f32(second), at / 4 + at % 2 * 4};
+}
+
 static inline vi izero() {
   return _mm512_setzero_si512();
 }
@@ -109,6 +132,12 @@ static inline vi low_nibbles(vi w) {
 }
 static inline vi high_nibbles(vi w) {
   return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15));
+}
+
+// Adds 16 times the products of the lower nibbles, or with `shift` 4 of the upper ones.
+static inline vi dot4_nibble_times16(vi acc, vi w, int shift, vi x) {
+  const vi upper = _mm512_sllv_epi32(w, iset(4 - shift));
+  return _mm512_dpbusd_epi32(acc, _mm512_and_si512(upper, _mm512_set1_epi8((char)0xf0)), x);
 }
 
 static inline vf load_f16(const uint16_t* p) {

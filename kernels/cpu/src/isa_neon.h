@@ -112,6 +112,11 @@ static inline vi low_nibbles(vi w) {
 static inline vi high_nibbles(vi w) {
   return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(w), 4));
 }
+// Adds 16 times the products of the lower nibbles, or with `shift` 4 of the upper ones.
+static inline vi dot4_nibble_times16(vi acc, vi w, int shift, vi x) {
+  const uint8x16_t at = vshlq_u8(vreinterpretq_u8_s32(w), vdupq_n_s8((int8_t)-shift));
+  return iadd(acc, times16(dot4_nibble(izero(), low_nibbles(vreinterpretq_s32_u8(at)), x)));
+}
 static inline vf load_f16(const uint16_t* p) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }

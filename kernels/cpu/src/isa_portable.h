@@ -158,6 +158,11 @@ static inline vi high_nibbles(vi w) {
   ACPU_EACH w.v[i] = (int32_t)(((uint32_t)w.v[i] >> 4) & 0x0f0f0f0fu);
   return w;
 }
+// Adds 16 times the products of the lower nibbles, or with `shift` 4 of the upper ones.
+static inline vi dot4_nibble_times16(vi acc, vi w, int shift, vi x) {
+  ACPU_EACH w.v[i] = (int32_t)((uint32_t)w.v[i] >> shift);
+  return iadd(acc, times16(dot4_nibble(izero(), low_nibbles(w), x)));
+}
 static inline vf load_f16(const uint16_t* p) {
   vf r;
   // The exponent is rebased by a product, which also makes subnormals right. Scales are finite.

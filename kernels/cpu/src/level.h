@@ -14,8 +14,8 @@ constexpr bool kHasTiles = false;
 #endif
 
 static const acpu::Level kLevel = {
-    ACPU_LEVEL_NAME, quantize_rows, settle,   norm_row, norm_add_row, gemm,  write_kv, attend,
-    merge_rows,      top_k,         gate_row, peak,     keep_allowed, weigh, at_least, kHasTiles,
+    ACPU_LEVEL_NAME, quantize_rows, norm_row, norm_add_row, gemm,  write_kv, attend,    merge_rows,
+    top_k,           gate_row,      peak,     keep_allowed, weigh, at_least, kHasTiles,
 };
 
 } // namespace

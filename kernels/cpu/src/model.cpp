@@ -72,8 +72,6 @@ ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms, int32_t 
     act.sums = arena.array<int32_t>(groups);
     act.weighted_sums = arena.array<float>(groups);
   }
-  if (forms & kFormInt12)
-    act.has_low = arena.array<uint8_t>(groups), act.high_sums = arena.array<int32_t>(groups);
   if ((forms | room) & kFormBF16) act.bf16 = arena.array<uint16_t>(groups * kGroup);
   if (forms & kFormF32) act.f32 = arena.array<float>(groups * kGroup);
   return act;
@@ -85,18 +83,11 @@ ActView in_bf16(const ActView& act) {
   return rows;
 }
 
-ActView mixed(const ActView& act) {
-  ActView rows = act;
-  if (act.forms & kFormInt12) rows.forms |= kFormMixed;
-  return rows;
-}
-
 ActView act_from(const ActView& act, int first) {
   ActView rest = act;
   const size_t at = static_cast<size_t>(first) * act.num_groups;
   if (act.forms & kFormInt8)
     rest.q += at * bytes_of_group(act.forms), rest.scales += at, rest.sums += at, rest.weighted_sums += at;
-  if (act.forms & kFormInt12) rest.has_low += at, rest.high_sums += at;
   if (act.bf16) rest.bf16 += at * kGroup;
   if (act.forms & kFormF32) rest.f32 += at * kGroup;
   return rest;
@@ -132,6 +123,8 @@ Model::Model(const acpu_config& c)
       pool(c.num_threads, c.spin_us),
       layers(c.num_layers),
       phase_seconds(8) {
+  if (config.is_rough && config.activation_bits == 12 && !level->has_tiles)
+    config.activation_bits = ACPU_MIXED_BITS;
   for (int i = 0; i < c.num_ropes; ++i) ropes.push_back(copied(c.ropes[i], c.head_size));
   for (int i = 0; i < c.num_layers; ++i) {
     layers[i].rope = c.rope_of_layer[i];

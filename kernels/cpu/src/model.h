@@ -63,8 +63,6 @@ ActView act_from(const ActView& act, int first);
 ActView make_act(Arena& arena, int rows, int num_inputs, int32_t forms, int32_t room = 0);
 // The same rows as a prompt's are stored where the level has tiles: bfloat16 in place of integers.
 ActView in_bf16(const ActView& act);
-// The same rows with the low bytes of those groups alone that stand out, where they have low bytes.
-ActView mixed(const ActView& act);
 
 class Model {
  public:

@@ -263,7 +263,7 @@ void pack_channel(const acpu_matrix& m, const LinearView& view, uint8_t* data, f
 int32_t form_of(int32_t kind, int activation_bits) {
   if (kind == kF32 || kind == kBF16)
     return kind == kF32 ? kFormF32 : kFormBF16;
-  if (activation_bits == ACPU_MIXED_BITS) return kFormInt8 | kFormInt12 | kFormMixed;
+  if (activation_bits == ACPU_MIXED_BITS) return kFormInt8 | kFormMixed;
   return activation_bits == 12 ? kFormInt8 | kFormInt12 : kFormInt8;
 }
 

@@ -39,73 +39,111 @@ static void norm_add_row(const float* x, const float* weight, float* into, int s
   for (; i < size; ++i) into[i] += x[i] * scale * weight[i] * factor;
 }
 
-// Whole numbers as a high byte, the nearest, and what is left. Returns the high bytes.
-static inline vi store_bytes(vi n, int8_t* q, int8_t* low) {
+// Whole numbers as a high byte, the nearest, and what is left.
+static inline void store_bytes(vi n, int8_t* q, int8_t* low) {
   constexpr float kSteps = acpu::kLowSteps;
   const vi high = to_i(mul(to_f(n), set(1.0f / kSteps)));
   store_i8(q, high);
   store_i8(low, to_i(sub(to_f(n), mul(to_f(high), set(kSteps)))));
-  return high;
 }
 
-// One group of 32 to one or two bytes by its absolute maximum. A group of (nearly) zeros has scale 0.
-static inline void quantize_group(const float* x, const ActView& act, int64_t row, int group) {
+constexpr int kParts = acpu::kGroup / W; // of a group, a vector each
+
+static inline float largest_of(const vf (&x)[kParts]) {
   vf peak = zero();
   ACPU_UNROLL
-  for (int i = 0; i < acpu::kGroup; i += W) peak = vmax(peak, vabs(load(x + i)));
-  const float top = max_of(peak);
-  const float largest = (float)acpu::largest_of(act.forms);
-  const float inverse = top < 1e-30f ? 0.0f : largest / top;
-  int8_t* q = act.q + (row * act.num_groups + group) * acpu::bytes_of_group(act.forms);
-  int8_t* low = act.has_low ? q + acpu::kGroup : nullptr;
-  vi total = izero(), high_total = izero();
+  for (int i = 0; i < kParts; ++i) peak = vmax(peak, vabs(x[i]));
+  return max_of(peak);
+}
+
+static inline void store_sums(const ActView& act, int64_t at, float scale, vi total) {
+  const int32_t s = isum(total);
+  act.scales[at] = scale;
+  act.sums[at] = s;
+  act.weighted_sums[at] = scale * (float)s;
+}
+
+// One group of 32 to one or two bytes by its absolute maximum.
+static inline void quantize_evenly(const vf (&x)[kParts], bool has_low, const ActView& act, int64_t at,
+                                   int8_t* q) {
+  const float top = largest_of(x), largest = (float)(has_low ? acpu::kMostWhole : acpu::kMostByte);
+  const float inverse = top < acpu::kTiny ? 0.0f : largest / top;
+  vi total = izero();
   ACPU_UNROLL
-  for (int i = 0; i < acpu::kGroup; i += W) {
-    const vi n = to_i(mul(load(x + i), set(inverse)));
-    if (low)
-      high_total = iadd(high_total, store_bytes(n, q + i, low + i));
+  for (int i = 0; i < kParts; ++i) {
+    const vi n = to_i(mul(x[i], set(inverse)));
+    if (has_low)
+      store_bytes(n, q + i * W, q + acpu::kGroup + i * W);
     else
-      store_i8(q + i, n);
+      store_i8(q + i * W, n);
     total = iadd(total, n);
   }
+  store_sums(act, at, top < acpu::kTiny ? 0.0f : top / largest, total);
+}
+
+#ifndef ACPU_PEAKS
+// Of 32 values the largest of each four, and of those the largest, the next, and which the largest is.
+struct Peaks {
+  float first, second;
+  int quad;
+};
+static inline Peaks peaks_of(const vf (&x)[kParts]) {
+  float values[acpu::kGroup];
+  for (int i = 0; i < kParts; ++i) store(values + i * W, vabs(x[i]));
+  Peaks peaks = {0.0f, 0.0f, 0};
+  for (int quad = 0; quad < acpu::kGroup / acpu::kQuad; ++quad) {
+    float largest = 0.0f;
+    for (int i = 0; i < acpu::kQuad; ++i) {
+      const float value = values[quad * acpu::kQuad + i];
+      largest = value > largest ? value : largest;
+    }
+    if (largest > peaks.first)
+      peaks = {largest, peaks.first, quad};
+    else if (largest > peaks.second)
+      peaks.second = largest;
+  }
+  return peaks;
+}
+#endif
+
+// One group of 32 to a byte each by the largest value outside of the quad with the largest one, which gets
+// high bytes: what stands out does not make the others coarse.
+static inline void quantize_mixed(const vf (&x)[kParts], const ActView& act, int64_t at, int8_t* q) {
+  constexpr float kSteps = acpu::kLowSteps;
+  const Peaks peaks = peaks_of(x);
+  const float by_second = peaks.second * (1.0f / acpu::kMostByte);
+  const float by_first = peaks.first * (1.0f / acpu::kMostWhole);
+  const float scale = by_second > by_first ? by_second : by_first;
+  const float inverse = peaks.first < acpu::kTiny ? 0.0f : 1.0f / scale;
+  const uint32_t lanes = 15u << peaks.quad * acpu::kQuad;
+  int8_t bytes[acpu::kGroup];
+  vi total = izero();
+  ACPU_UNROLL
+  for (int i = 0; i < kParts; ++i) {
+    const vf n = round(mul(x[i], set(inverse)));
+    const vf upper = keep_bits(round(mul(n, set(1.0f / kSteps))), 0.0f, lanes >> i * W);
+    store_i8(bytes + i * W, to_i(upper));
+    store_i8(q + i * W, to_i(fma(upper, set(-kSteps), n)));
+    total = iadd(total, to_i(n));
+  }
+  acpu::HighQuad high = {};
+  __builtin_memcpy(high.bytes, bytes + peaks.quad * acpu::kQuad, sizeof high.bytes);
+  high.quad = (uint8_t)peaks.quad;
+  __builtin_memcpy(q + acpu::kGroup, &high, sizeof high);
+  store_sums(act, at, peaks.first < acpu::kTiny ? 0.0f : scale, total);
+}
+
+// A group of (nearly) zeros has scale 0.
+static inline void quantize_group(const float* x, const ActView& act, int64_t row, int group) {
   const int64_t at = row * act.num_groups + group;
-  const int32_t s = isum(total);
-  act.scales[at] = top < 1e-30f ? 0.0f : top / largest;
-  act.sums[at] = s;
-  act.weighted_sums[at] = act.scales[at] * (float)s;
-  if (low) act.has_low[at] = 1, act.high_sums[at] = isum(high_total);
-}
-
-// A group stands out where its largest value is this many times the row's typical one. On SmolLM2 two fifths
-// of the groups do, and the logits are off by 1.1% instead of 4.1% (0.5% with low bytes everywhere). At 1.5
-// it is a fifth of the groups and 1.4%, and the capital of France is no longer Paris.
-constexpr float kStandsOut = 1.0f;
-
-// The geometric mean of the groups' scales, roughly: the mean of their bit patterns.
-static float typical_scale(const float* scales, int groups) {
-  int64_t total = 0;
-  for (int g = 0; g < groups; ++g) {
-    int32_t bits;
-    __builtin_memcpy(&bits, scales + g, 4);
-    total += bits;
-  }
-  const int32_t mean = (int32_t)(total / groups);
-  float typical;
-  __builtin_memcpy(&typical, &mean, 4);
-  return typical;
-}
-
-// Drops the low bytes of the groups that do not stand out: what is left of those is what one byte holds.
-static void settle(const ActView& act, int64_t row) {
-  const int64_t at = row * act.num_groups;
-  const float limit = kStandsOut * typical_scale(act.scales + at, act.num_groups);
-  for (int64_t i = at; i < at + act.num_groups; ++i) {
-    act.has_low[i] = act.scales[i] > limit;
-    if (act.has_low[i]) continue;
-    act.scales[i] *= acpu::kLowSteps;
-    act.sums[i] = act.high_sums[i];
-    act.weighted_sums[i] = act.scales[i] * (float)act.sums[i];
-  }
+  int8_t* q = act.q + at * acpu::bytes_of_group(act.forms);
+  vf parts[kParts];
+  ACPU_UNROLL
+  for (int i = 0; i < kParts; ++i) parts[i] = load(x + i * W);
+  if (act.forms & acpu::kFormMixed)
+    quantize_mixed(parts, act, at, q);
+  else
+    quantize_evenly(parts, act.forms & acpu::kFormInt12, act, at, q);
 }
 
 static inline void store_group(const float* x, const ActView& act, int64_t row, int group) {
@@ -128,7 +166,6 @@ static void quantize_rows(const float* x, int64_t stride, int num_inputs, const 
       for (int i = whole * acpu::kGroup; i < num_inputs; ++i) last[i - whole * acpu::kGroup] = from[i];
       store_group(last, act, row, whole);
     }
-    if (act.forms & acpu::kFormMixed) settle(act, row);
   }
 }
 

@@ -17,7 +17,6 @@ StepRun::StepRun(Model& model, const acpu_step& step)
       end_layer_(step.end_layer ? step.end_layer : config_.num_layers),
       is_small_(step.num_tokens <= std::max(kFewRows, kFewRowsOfAllThreads / threads_)),
       merges_alone_(step.num_tokens <= kFewRows),
-      mixes_prompts_(config_.rough_prompts && config_.activation_bits == 12 && !level_.has_tiles),
       memory_(model.scratch.step_arena),
       next_tile_(config_.num_layers * threads_),
       next_piece_((kProductsPerLayer * config_.num_layers + step.num_logit_rows) * threads_) {
@@ -47,7 +46,7 @@ StepRun::StepRun(Model& model, const acpu_step& step)
 
 // Puts a row into the last of the runs, or a new one where it does not belong there.
 void StepRun::add_row(std::vector<RowRun>& runs, int row) const {
-  const bool in_bf16 = config_.rough_prompts && level_.has_tiles && in_prompt(row);
+  const bool in_bf16 = config_.is_rough && level_.has_tiles && in_prompt(row);
   if (runs.empty() || runs.back().end != row || runs.back().in_bf16 != in_bf16)
     runs.push_back({row, row, in_bf16});
   ++runs.back().end;
@@ -138,25 +137,7 @@ void StepRun::turn(int thread) {
 
 // A run's rows as activations of its form.
 void StepRun::quantize(const float* x, int64_t stride, int size, const ActView& act, const RowRun& run) {
-  for (int row = run.begin; row < run.end; ++row)
-    level_.quantize(x, stride, size, run.in_bf16 ? in_bf16(act) : mixes(row) ? mixed(act) : act, row, row + 1);
-}
-
-// What the gate's products stored group by group: which groups keep their low bytes is known when all are there.
-void StepRun::settle_gated(int thread, const std::vector<RowRun>& runs) {
-  const bool may_mix = mixes_prompts_ || config_.activation_bits == ACPU_MIXED_BITS;
-  if (!may_mix || !(scratch_.gated_act.forms & kFormInt12)) return;
-  const Range own = own_rows(thread);
-  bool any_mixes = false;
-  for (const RowRun& run : runs) {
-    if (run.in_bf16) continue;
-    for (int row = run.begin; row < run.end; ++row) {
-      if (!mixes(row)) continue;
-      any_mixes = true;
-      if (own.begin <= row && row < own.end) level_.settle(scratch_.gated_act, row);
-    }
-  }
-  if (any_mixes) barrier();
+  level_.quantize(x, stride, size, run.in_bf16 ? in_bf16(act) : act, run.begin, run.end);
 }
 
 // The layer's input, normed where the network norms before a block, as activations.
@@ -265,7 +246,6 @@ void StepRun::feed_forward_block(Worker& w, int layer) {
   task.activation = config_.activation;
   run_gemm(w.thread, &task, 1, runs, kProductsPerLayer * layer + kProductGateUp);
   barrier();
-  settle_gated(w.thread, runs);
   finish_phase(w, kPhaseGateUp);
   add_branch(w, w.gated_act, weights.linears[ACPU_DOWN], weights.norms[ACPU_FFN_POST_NORM], runs,
              kProductsPerLayer * layer + kProductDown);

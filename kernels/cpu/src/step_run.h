@@ -132,12 +132,7 @@ class StepRun {
   bool in_prompt(int row) const {
     return step_.prompt_lens && step_.positions[row] < step_.prompt_lens[sequence_of_row_[row]];
   }
-  // Whether a row keeps the low bytes of those groups alone that stand out.
-  bool mixes(int row) const {
-    return config_.activation_bits == ACPU_MIXED_BITS || (mixes_prompts_ && in_prompt(row));
-  }
   void quantize(const float* x, int64_t stride, int size, const ActView& act, const RowRun& run);
-  void settle_gated(int thread, const std::vector<RowRun>& runs);
   void add_branch(Worker& w, const ActView& act, const LinearView& weight, const float* post_norm,
                   const std::vector<RowRun>& runs, int piece_counter);
   void make_qkv(Worker& w, int layer);
@@ -173,7 +168,6 @@ class StepRun {
   const int end_layer_;
   const bool is_small_;      // every thread prepares all rows
   const bool merges_alone_;  // and attention's
-  const bool mixes_prompts_;
   bool writes_in_place_ = true; // every sequence brings one token: who attends to it also writes it
   Arena& memory_;
   std::vector<AttentionPlan> plans_;

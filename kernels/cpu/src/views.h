@@ -44,14 +44,12 @@ struct LinearView {
   size_t panel_bytes;
 };
 
-// Rows of activations in the forms that the consuming matrices read. Row stride: num_groups * 32 elements,
-// twice as many bytes where there are low ones.
+// Rows of activations in the forms that the consuming matrices read. Row stride: num_groups * 32 elements, or
+// groups of bytes_of_group(forms).
 struct ActView {
-  int8_t* q;            // with low bytes [rows, groups, 2, 32]: a group's high ones, then its low ones
-  uint8_t* has_low;     // null, or [rows, groups]: an input is (16 high + low) * scale, else high * scale
+  int8_t* q;            // [rows, groups], each as its form says
   float* scales;        // [rows, groups]
   int32_t* sums;        // [rows, groups], of the whole numbers
-  int32_t* high_sums;   // [rows, groups] beside has_low: of the high bytes alone
   float* weighted_sums; // [rows, groups], scale * sum
   uint16_t* bf16;       // or null
   float* f32;           // or null
@@ -59,17 +57,25 @@ struct ActView {
   int32_t forms; // bits of Form
 };
 
-// kFormInt12 comes with kFormInt8 and adds a low byte to each whole number; with kFormMixed only the groups
-// that stand out in their row keep it.
+// kFormInt8: a group's inputs are 32 whole numbers of a byte, by a scale. Two more come with it:
+// kFormInt12: (16 high + low), the 32 high bytes, then the 32 low ones.
+// kFormMixed: 32 bytes, of which those of one quad (four inputs side by side) are low ones, then its HighQuad.
 enum Form : int32_t { kFormInt8 = 1, kFormBF16 = 2, kFormF32 = 4, kFormInt12 = 8, kFormMixed = 16 };
 
-constexpr int kMostHigh = 127;
-// The largest whole number of an activation: beyond it the high byte would overflow.
-constexpr int largest_of(int32_t forms) {
-  return forms & kFormInt12 ? kMostHigh * kLowSteps : kMostHigh;
-}
+constexpr int kQuad = 4;
+
+// What lies behind a mixed group's bytes: the high bytes of one quad, and which one.
+struct HighQuad {
+  int8_t bytes[kQuad];
+  uint8_t quad;
+  uint8_t unused[3];
+};
+
+constexpr float kTiny = 1e-30f; // what a group's scale cannot hold
+constexpr int kMostByte = 127;
+constexpr int kMostWhole = kMostByte * kLowSteps; // with a high byte
 constexpr int bytes_of_group(int32_t forms) {
-  return forms & kFormInt12 ? 2 * kGroup : kGroup;
+  return forms & kFormInt12 ? 2 * kGroup : forms & kFormMixed ? kGroup + (int)sizeof(HighQuad) : kGroup;
 }
 
 enum Epilogue : int32_t { kStore = 0, kAdd = 1, kGate = 2, kLogits = 3 };
@@ -157,8 +163,6 @@ constexpr int kTotalWords = 8;
 struct Level {
   const char* name;
   void (*quantize)(const float* x, int64_t stride, int num_inputs, const ActView& act, int row0, int row1);
-  // kFormMixed, for a row that was stored group by group: which groups keep their low bytes.
-  void (*settle)(const ActView& act, int64_t row);
   void (*norm)(const float* x, const float* weight, float* out, int size, float eps);
   void (*norm_add)(const float* x, const float* weight, float* accumulator, int size, float eps, float scale);
   void (*gemm)(const GemmTask& task, int row0, int row1, int unit0, int unit1);
