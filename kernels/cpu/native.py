@@ -81,10 +81,10 @@ class NativeConfig:
 
     `num_threads` counts the caller. `max_tokens` bounds one step. `spin_us` is how long idle threads watch
     for the next step before they sleep. `activation_bits` is 8; 12 for a sixteenth of that rounding, at the
-    price of a second pass over weights in cache; or MIXED_BITS for the second pass only where a group's
-    values stand out in their row. `is_rough` lets levels with a tile unit multiply the
-    rows of prompts in bfloat16, weights and activations alike, several times as fast; other levels mix them
-    where other rows have 12 bits. `level` names an instruction-set level; empty picks the best.
+    price of a second pass over weights in cache; or MIXED_BITS for that range in four inputs of each 32
+    alone, those with the largest value. `is_rough` lets levels with a tile unit multiply the rows of
+    prompts in bfloat16, weights and activations alike, several times as fast; on other levels 12 bits then
+    are MIXED_BITS. `level` names an instruction-set level; empty picks the best.
     """
 
     num_layers: int

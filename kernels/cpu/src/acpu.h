@@ -44,7 +44,7 @@ enum {
   ACPU_NUM_NORMS = 7
 };
 
-/* Activations of 8 bits, and of 16 in the groups of 32 that stand out in their row. */
+/* Activations of 8 bits, and of 12 in the four of each 32 that stand out. */
 enum { ACPU_MIXED_BITS = 0 };
 
 /* How rows given for packing are stored. */

@@ -194,14 +194,14 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
   const int groups = weight.num_groups;
   const int bytes = acpu::bytes_of_group(act.forms); // of a group's inputs
   const bool has_low = act.forms & acpu::kFormInt12, is_mixed = act.forms & acpu::kFormMixed;
-  const int8_t *x[R], *low[R];
+  const int8_t *x[R], *behind[R];
   const float *scales[R], *weighted[R];
   const int32_t* sums[R];
   ACPU_UNROLL
   for (int r = 0; r < R; ++r) {
     const int64_t at = (int64_t)(row + r) * groups;
     x[r] = act.q + at * bytes;
-    low[r] = x[r] + kGroup;
+    behind[r] = x[r] + kGroup;
     scales[r] = act.scales + at;
     weighted[r] = act.weighted_sums + at;
     sums[r] = act.sums + at;
@@ -222,15 +222,15 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
       for (size_t i = kWeightBytes; i < weight.record_bytes; i += 64) prefetch_near(panel + i + kStreamBytes);
     if (is_mixed) {
       ACPU_UNROLL
-      for (int r = 0; r < R; ++r) add_high<KIND, NV>(w, low[r] + g * bytes, acc[r]);
+      for (int r = 0; r < R; ++r) add_high<KIND, NV>(w, behind[r] + g * bytes, acc[r]);
     } else if (has_low && sums_go_on(KIND)) {
       ACPU_UNROLL
       for (int r = 0; r < R; ++r) ACPU_UNROLL
       for (int v = 0; v < NV; ++v) acc[r][v] = times16(acc[r][v]);
-      add_group<KIND, R, NV>(w, low, g * bytes, acc);
+      add_group<KIND, R, NV>(w, behind, g * bytes, acc);
     } else if (has_low) {
       vi rest[R][NV];
-      dot_group<KIND, R, NV>(w, low, g * bytes, rest);
+      dot_group<KIND, R, NV>(w, behind, g * bytes, rest);
       ACPU_UNROLL
       for (int r = 0; r < R; ++r) ACPU_UNROLL
       for (int v = 0; v < NV; ++v) acc[r][v] = iadd(times16(acc[r][v]), rest[r][v]);

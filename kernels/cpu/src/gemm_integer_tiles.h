@@ -258,8 +258,9 @@ class IntegerTiles {
     const int panel = channel / kPanel;
     const uint8_t* records = weight.data + (size_t)panel * weight.panel_bytes;
     const bool is_low = rows <= 8; // then two vectors' sums fit into registers
-    const auto run = act.forms & acpu::kFormInt12 ? (is_low ? multiply_span<KIND, true, 2> : multiply_span<KIND, true, 1>)
-                                 : (is_low ? multiply_span<KIND, false, 2> : multiply_span<KIND, false, 1>);
+    const auto run = act.forms & acpu::kFormInt12
+                         ? (is_low ? multiply_span<KIND, true, 2> : multiply_span<KIND, true, 1>)
+                         : (is_low ? multiply_span<KIND, false, 2> : multiply_span<KIND, false, 1>);
     run(weight, records, channel % kPanel, span, tiles_, num_tiles_, setting, out);
   }
 

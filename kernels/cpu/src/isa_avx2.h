@@ -92,13 +92,8 @@ static inline float max_of(vf a) {
   return _mm_cvtss_f32(_mm_max_ss(s, _mm_shuffle_ps(s, s, 1)));
 }
 
-// Of 32 values the largest of each four, and of those the largest, the next, and which the largest is.
 #define ACPU_PEAKS
-struct Peaks {
-  float first, second;
-  int quad;
-};
-static inline Peaks peaks_of(const vf (&x)[4]) {
+static inline acpu::Peaks peaks_of(const vf (&x)[4]) {
   const auto larger = [](vf a, vf b) {
     return vmax(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
   };

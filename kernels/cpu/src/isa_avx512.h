@@ -67,13 +67,8 @@ static inline float max_of(vf a) {
   return _mm512_reduce_max_ps(a);
 }
 
-// Of 32 values the largest of each four, and of those the largest, the next, and which the largest is.
 #define ACPU_PEAKS
-struct Peaks {
-  float first, second;
-  int quad;
-};
-static inline Peaks peaks_of(const vf (&x)[2]) {
+static inline acpu::Peaks peaks_of(const vf (&x)[2]) {
   const vf a = vabs(x[0]), b = vabs(x[1]);
   const vf pairs = vmax(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
   // Each lane of four holds two quads, one of either half, twice.

@@ -82,15 +82,10 @@ static inline void quantize_evenly(const vf (&x)[kParts], bool has_low, const Ac
 }
 
 #ifndef ACPU_PEAKS
-// Of 32 values the largest of each four, and of those the largest, the next, and which the largest is.
-struct Peaks {
-  float first, second;
-  int quad;
-};
-static inline Peaks peaks_of(const vf (&x)[kParts]) {
+static inline acpu::Peaks peaks_of(const vf (&x)[kParts]) {
   float values[acpu::kGroup];
   for (int i = 0; i < kParts; ++i) store(values + i * W, vabs(x[i]));
-  Peaks peaks = {0.0f, 0.0f, 0};
+  acpu::Peaks peaks = {0.0f, 0.0f, 0};
   for (int quad = 0; quad < acpu::kGroup / acpu::kQuad; ++quad) {
     float largest = 0.0f;
     for (int i = 0; i < acpu::kQuad; ++i) {
@@ -110,7 +105,7 @@ static inline Peaks peaks_of(const vf (&x)[kParts]) {
 // high bytes: what stands out does not make the others coarse.
 static inline void quantize_mixed(const vf (&x)[kParts], const ActView& act, int64_t at, int8_t* q) {
   constexpr float kSteps = acpu::kLowSteps;
-  const Peaks peaks = peaks_of(x);
+  const acpu::Peaks peaks = peaks_of(x);
   const float by_second = peaks.second * (1.0f / acpu::kMostByte);
   const float by_first = peaks.first * (1.0f / acpu::kMostWhole);
   const float scale = by_second > by_first ? by_second : by_first;

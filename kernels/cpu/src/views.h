@@ -71,6 +71,12 @@ struct HighQuad {
   uint8_t unused[3];
 };
 
+// A group's largest absolute value, the largest outside of that one's quad, and which quad it is.
+struct Peaks {
+  float first, second;
+  int quad;
+};
+
 constexpr float kTiny = 1e-30f; // what a group's scale cannot hold
 constexpr int kMostByte = 127;
 constexpr int kMostWhole = kMostByte * kLowSteps; // with a high byte
