@@ -81,7 +81,7 @@ class Settings:
     precision: str = setting("auto", "precision of the weights", choices=PRECISIONS)
     activations: str = setting(
         "auto",
-        "activations on a CPU: int12 (auto with AMX, prompts in bf16), mixed (auto elsewhere), int8 (fastest)",
+        "activations on a CPU: int12 (auto with AMX, prompts bf16), mixed (auto elsewhere), int8 (fastest)",
         choices=ACTIVATIONS,
     )
     kv_dtype: str = setting("auto", "precision of the KV cache", choices=KV_DTYPES)
