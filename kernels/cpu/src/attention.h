@@ -52,8 +52,8 @@ static void prepare_queries(const KVView& kv, const HeadShape& shape, const Atte
       continue;
     }
     const float top = max_of(peak);
-    const float inverse = top < 1e-30f ? 0.0f : 32767.0f / top;
-    q_scales[row] = top < 1e-30f ? 0.0f : top / 32767.0f;
+    const float inverse = top < acpu::kTiny ? 0.0f : 32767.0f / top;
+    q_scales[row] = top < acpu::kTiny ? 0.0f : top / 32767.0f;
     for (int i = 0; i < size; i += W) store_i16((int16_t*)q + i, to_i(mul(load(head + i), set(inverse))));
   }
 }

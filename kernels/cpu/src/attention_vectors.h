@@ -161,8 +161,8 @@ static void quantize_weights(const KVView& kv, int head, const Columns& columns,
     peak = vmax(peak, kept);
   }
   const float top = max_of(peak);
-  const float inverse = top < 1e-30f ? 0.0f : 32767.0f / top;
-  rows.weight_scales[r] = top < 1e-30f ? 0.0f : top / 32767.0f;
+  const float inverse = top < acpu::kTiny ? 0.0f : 32767.0f / top;
+  rows.weight_scales[r] = top < acpu::kTiny ? 0.0f : top / 32767.0f;
   int16_t* w = (int16_t*)(rows.weights + r * kSplit) - columns.split_start;
   for (int slot = first; slot < end; slot += W) store_i16(w + slot, to_i(mul(load(p + slot), set(inverse))));
 }

@@ -88,6 +88,10 @@ ACPU_INLINE void dot_group4(const uint8_t* w, const int8_t* const* x, int at, vi
   for (int v = 0; v < NV; ++v) acc[r][v] = whole_nibble_sum(acc[r][v]);
 }
 
+static inline const uint8_t* panel_of(const LinearView& weight, int channel) {
+  return weight.data + (size_t)(channel / kPanel) * weight.panel_bytes;
+}
+
 constexpr bool is_4bit(int kind) {
   return kind == acpu::kGroup4 || kind == acpu::kGroup4Min || kind == acpu::kAffine4;
 }
@@ -169,6 +173,23 @@ constexpr bool sums_go_on(int kind) {
 #endif
 }
 
+// The rows' group once more, for its low bytes; the sums are of the high ones.
+template <int KIND, int R, int NV>
+ACPU_INLINE void add_low(const uint8_t* w, const int8_t* const* low, int at, vi (&acc)[R][NV]) {
+  if constexpr (sums_go_on(KIND)) {
+    ACPU_UNROLL
+    for (int r = 0; r < R; ++r) ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) acc[r][v] = times16(acc[r][v]);
+    add_group<KIND, R, NV>(w, low, at, acc);
+  } else {
+    vi rest[R][NV];
+    dot_group<KIND, R, NV>(w, low, at, rest);
+    ACPU_UNROLL
+    for (int r = 0; r < R; ++r) ACPU_UNROLL
+    for (int v = 0; v < NV; ++v) acc[r][v] = iadd(times16(acc[r][v]), rest[r][v]);
+  }
+}
+
 // One row's products of a group's high quad.
 template <int KIND, int NV>
 ACPU_INLINE void add_high(const uint8_t* w, const int8_t* behind, vi (&acc)[NV]) {
@@ -193,7 +214,6 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
                               int row, Ahead ahead, vf (&out)[R][NV]) {
   const int groups = weight.num_groups;
   const int bytes = acpu::bytes_of_group(act.forms); // of a group's inputs
-  const bool has_low = act.forms & acpu::kFormInt12, is_mixed = act.forms & acpu::kFormMixed;
   const int8_t *x[R], *behind[R];
   const float *scales[R], *weighted[R];
   const int32_t* sums[R];
@@ -220,20 +240,11 @@ ACPU_INLINE void integer_tile(const LinearView& weight, const uint8_t* panel, in
     dot_group<KIND, R, NV, kByLine>(w, x, g * bytes, acc);
     if (kByLine)
       for (size_t i = kWeightBytes; i < weight.record_bytes; i += 64) prefetch_near(panel + i + kStreamBytes);
-    if (is_mixed) {
+    if (act.forms & acpu::kFormMixed) {
       ACPU_UNROLL
       for (int r = 0; r < R; ++r) add_high<KIND, NV>(w, behind[r] + g * bytes, acc[r]);
-    } else if (has_low && sums_go_on(KIND)) {
-      ACPU_UNROLL
-      for (int r = 0; r < R; ++r) ACPU_UNROLL
-      for (int v = 0; v < NV; ++v) acc[r][v] = times16(acc[r][v]);
-      add_group<KIND, R, NV>(w, behind, g * bytes, acc);
-    } else if (has_low) {
-      vi rest[R][NV];
-      dot_group<KIND, R, NV>(w, behind, g * bytes, rest);
-      ACPU_UNROLL
-      for (int r = 0; r < R; ++r) ACPU_UNROLL
-      for (int v = 0; v < NV; ++v) acc[r][v] = iadd(times16(acc[r][v]), rest[r][v]);
+    } else if (act.forms & acpu::kFormInt12) {
+      add_low<KIND>(w, behind, g * bytes, acc);
     }
     if (offset_of(KIND) != 0) {
       ACPU_UNROLL
@@ -331,7 +342,7 @@ template <int KIND, int R>
 static void span_tile(const LinearView& weight, int channel, int span, const ActView& act, int row,
                       Ahead ahead, float* out) {
   constexpr int NV = gemm_vectors(R);
-  const uint8_t* panel = weight.data + (size_t)(channel / kPanel) * weight.panel_bytes;
+  const uint8_t* panel = panel_of(weight, channel);
   const int first = channel % kPanel;
   int done = 0;
   for (; done + NV * W <= span; done += NV * W)

@@ -255,8 +255,7 @@ class IntegerTiles {
   void run_kind(const LinearView& weight, int channel, int span, const ActView& act, int row, int rows,
                 TileSetting& setting, float* out) {
     gather<KIND>(act, row, rows);
-    const int panel = channel / kPanel;
-    const uint8_t* records = weight.data + (size_t)panel * weight.panel_bytes;
+    const uint8_t* records = panel_of(weight, channel);
     const bool is_low = rows <= 8; // then two vectors' sums fit into registers
     const auto run = act.forms & acpu::kFormInt12
                          ? (is_low ? multiply_span<KIND, true, 2> : multiply_span<KIND, true, 1>)

@@ -185,7 +185,7 @@ class Multiplier {
   void run_tiles(const LinearView& weight, int channel, int span, const ActView& act, int row, int rows,
                  float* out) {
     alignas(64) uint8_t room[kTiledGroups * kRecord];
-    const uint8_t* panel = weight.data + (size_t)(channel / kPanel) * weight.panel_bytes;
+    const uint8_t* panel = panel_of(weight, channel);
     const int groups = weight.num_groups, first = channel % kPanel;
     const int64_t stride = (int64_t)groups * kGroup;
     if (rows <= kTileHeight) {

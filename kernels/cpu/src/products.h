@@ -67,10 +67,6 @@ static void gate_row_groups(const GemmTask& task, int row, int channel, int span
   for (int i = 0; i < span; i += kGroup) store_group(gate + i, task.gated, row, (channel + i) / kGroup);
 }
 
-static inline const uint8_t* panel_of(const LinearView& weight, int channel) {
-  return weight.data + (size_t)(channel / kPanel) * weight.panel_bytes;
-}
-
 // What tile number `index` of `count` asks for while it works on a panel: its part of the next one. One tile
 // alone asks for what follows in the same stream, a little ahead, and when the panel ends at `next`.
 static inline Ahead ahead_of(const LinearView& weight, int channel, int index, int count,

@@ -39,12 +39,15 @@ static void norm_add_row(const float* x, const float* weight, float* into, int s
   for (; i < size; ++i) into[i] += x[i] * scale * weight[i] * factor;
 }
 
-// Whole numbers as a high byte, the nearest, and what is left.
-static inline void store_bytes(vi n, int8_t* q, int8_t* low) {
-  constexpr float kSteps = acpu::kLowSteps;
-  const vi high = to_i(mul(to_f(n), set(1.0f / kSteps)));
-  store_i8(q, high);
-  store_i8(low, to_i(sub(to_f(n), mul(to_f(high), set(kSteps)))));
+// The high bytes of whole numbers, the nearest.
+static inline vf high_of(vf n) {
+  return round(mul(n, set(1.0f / acpu::kLowSteps)));
+}
+
+// Whole numbers as their high bytes and what is left.
+static inline void store_bytes(vf n, vf high, int8_t* q, int8_t* low) {
+  store_i8(q, to_i(high));
+  store_i8(low, to_i(fma(high, set(-(float)acpu::kLowSteps), n)));
 }
 
 constexpr int kParts = acpu::kGroup / W; // of a group, a vector each
@@ -71,12 +74,12 @@ static inline void quantize_evenly(const vf (&x)[kParts], bool has_low, const Ac
   vi total = izero();
   ACPU_UNROLL
   for (int i = 0; i < kParts; ++i) {
-    const vi n = to_i(mul(x[i], set(inverse)));
+    const vf n = round(mul(x[i], set(inverse)));
     if (has_low)
-      store_bytes(n, q + i * W, q + acpu::kGroup + i * W);
+      store_bytes(n, high_of(n), q + i * W, q + acpu::kGroup + i * W);
     else
-      store_i8(q + i * W, n);
-    total = iadd(total, n);
+      store_i8(q + i * W, to_i(n));
+    total = iadd(total, to_i(n));
   }
   store_sums(act, at, top < acpu::kTiny ? 0.0f : top / largest, total);
 }
@@ -104,7 +107,6 @@ static inline acpu::Peaks peaks_of(const vf (&x)[kParts]) {
 // One group of 32 to a byte each by the largest value outside of the quad with the largest one, which gets
 // high bytes: what stands out does not make the others coarse.
 static inline void quantize_mixed(const vf (&x)[kParts], const ActView& act, int64_t at, int8_t* q) {
-  constexpr float kSteps = acpu::kLowSteps;
   const acpu::Peaks peaks = peaks_of(x);
   const float by_second = peaks.second * (1.0f / acpu::kMostByte);
   const float by_first = peaks.first * (1.0f / acpu::kMostWhole);
@@ -116,9 +118,7 @@ static inline void quantize_mixed(const vf (&x)[kParts], const ActView& act, int
   ACPU_UNROLL
   for (int i = 0; i < kParts; ++i) {
     const vf n = round(mul(x[i], set(inverse)));
-    const vf upper = keep_bits(round(mul(n, set(1.0f / kSteps))), 0.0f, lanes >> i * W);
-    store_i8(bytes + i * W, to_i(upper));
-    store_i8(q + i * W, to_i(fma(upper, set(-kSteps), n)));
+    store_bytes(n, keep_bits(high_of(n), 0.0f, lanes >> i * W), bytes + i * W, q + i * W);
     total = iadd(total, to_i(n));
   }
   acpu::HighQuad high = {};
@@ -201,9 +201,9 @@ static float quantize_head(const float* x, int head_size, int8_t* q) {
   vf peak = zero();
   for (int i = 0; i < head_size; i += W) peak = vmax(peak, vabs(load(x + i)));
   const float top = max_of(peak);
-  const float inverse = top < 1e-30f ? 0.0f : 127.0f / top;
+  const float inverse = top < acpu::kTiny ? 0.0f : 127.0f / top;
   for (int i = 0; i < head_size; i += W) store_i8(q + i, to_i(mul(load(x + i), set(inverse))));
-  return top < 1e-30f ? 0.0f : top / 127.0f;
+  return top < acpu::kTiny ? 0.0f : top / 127.0f;
 }
 
 template <class T>

@@ -77,7 +77,7 @@ struct Peaks {
   int quad;
 };
 
-constexpr float kTiny = 1e-30f; // what a group's scale cannot hold
+constexpr float kTiny = 1e-30f; // values below have no scale
 constexpr int kMostByte = 127;
 constexpr int kMostWhole = kMostByte * kLowSteps; // with a high byte
 constexpr int bytes_of_group(int32_t forms) {
