@@ -51,6 +51,7 @@ def choose_pool(
         terms.layout,
         terms.kv_dtype,
         lambda layout: plan_kv(replace(demand, layout=layout), narrower),
+        small=terms.int8_layout,
         num_wanted_tokens=num_wanted_tokens,
         is_open=settings.kv_dtype == "auto",
     )

@@ -130,19 +130,20 @@ def _row_choice(choice: TokenChoice) -> RowChoice:
     )
 
 
-def cpu_block_size(head_size: int) -> int:
+def cpu_block_size(head_size: int, dtype: KVType) -> int:
     """Tokens in a page: the fewest that cost no time, since half of a last page is wasted.
 
-    Measured by benchmarks/kv_pages.py: heads of 64 take the same time with 16 to 64 tokens in a page; those
-    of 256 are a fifth slower with 16 than with 64 at 16 sequences of 2,048.
+    Measured by benchmarks/kv_pages.py: heads of 64 in bf16 take about the same time with 32 and 64 tokens in
+    a page; those of 256 are a fifth slower with 16 than with 64 at 16 sequences of 2,048. INT8 pages have
+    half the bytes: heads of 64 were a sixth to a quarter slower there with 32 than with 64.
     """
-    return 32 if head_size <= 64 else 64
+    return 32 if head_size <= 64 and dtype is not KVType.INT8 else 64
 
 
 def cpu_kv_layout(config: ModelConfig, dtype: KVType) -> KVLayout:
     """Pages as the library reads them: a head's slots together."""
     return KVLayout(
-        block_size=cpu_block_size(config.head_size),
+        block_size=cpu_block_size(config.head_size, dtype),
         num_kv_heads=config.num_kv_heads,
         head_size=config.head_size,
         dtype=dtype,

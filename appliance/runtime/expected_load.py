@@ -10,6 +10,7 @@ from appliance.runtime.cpu import cpu_kv_layout
 from appliance.runtime.loading import LoadWishes, PoolTerms, least_free, not_on_cpu, require_room
 from appliance.runtime.precision_names import BITSANDBYTES
 from appliance.runtime.weights_room import SizedWeights
+from kernels.kv_layout import KVType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +44,12 @@ def _on_cpu(file: ModelFile, wishes: LoadWishes) -> ExpectedLoad | None:
         if wishes.backend == "cpu":
             raise not_on_cpu(reason) from reason
         return None
-    layout = cpu_kv_layout(config, plan.kv_type)
+    int8_layout = cpu_kv_layout(config, KVType.INT8)
     weights = SizedWeights(plan.precision, plan.weights_bytes)
-    require_room(file, weights, plan.narrower, wishes.free_bytes, least_free(layout, config))
+    require_room(file, weights, plan.narrower, wishes.free_bytes, least_free(int8_layout, config))
     terms = PoolTerms(
-        layout=layout,
+        layout=cpu_kv_layout(config, plan.kv_type),
+        int8_layout=int8_layout,
         kv_dtype=plan.kv_dtype,
         device_type="cpu",
         num_layers=config.num_layers,

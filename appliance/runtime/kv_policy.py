@@ -38,14 +38,17 @@ def choose_kv(
     usual_name: str,
     plan: Callable[[KVLayout], KVPlan],
     *,
+    small: KVLayout | None = None,
     num_wanted_tokens: int,
     is_open: bool,
 ) -> KVChoice:
-    """Plan the usual layout, or INT8 where that is too small and the choice is open.
+    """Plan the usual layout, or `small`, in INT8, where that is too small and the choice is open.
+
+    By default `small` is the usual one with other elements.
 
     Raises NotEnoughMemory when neither holds even a short conversation.
     """
-    small = replace(usual, dtype=KVType.INT8)
+    small = small or replace(usual, dtype=KVType.INT8)
     if not is_open or usual.is_int8:
         return KVChoice(dtype_name=usual_name, layout=usual, plan=plan(usual))
     try:

@@ -67,6 +67,7 @@ class PoolTerms:
     """What a KV pool beside these weights has to reckon with."""
 
     layout: KVLayout
+    int8_layout: KVLayout | None = None  # None: the same with other elements
     kv_dtype: str
     device_type: str
     num_layers: int
@@ -86,6 +87,7 @@ class LoadedBackend:
     precision: str
     kv_dtype: str
     weights_bytes: int
+    int8_layout: KVLayout | None = None  # as in PoolTerms
     workspace_bytes: int = 0  # of what is free, what steps will take besides the pool
     reserve_bytes: int | None = None  # what the pool leaves besides; None for the usual share
     narrower: tuple[SizedWeights, ...] = ()  # precisions that would leave more
@@ -94,6 +96,7 @@ class LoadedBackend:
     def pool_terms(self) -> PoolTerms:
         return PoolTerms(
             layout=self.backend.kv_layout,
+            int8_layout=self.int8_layout,
             kv_dtype=self.kv_dtype,
             device_type=self.backend.device.type,
             num_layers=self.config.num_layers,
@@ -148,8 +151,8 @@ def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
     check_names(wishes.precision_map, config.num_layers)
     plan = cpu_loading.plan_native(file, wishes.precision, wishes.kv_dtype, wishes.precision_map)
     weights = SizedWeights(plan.precision, plan.weights_bytes)
-    layout = cpu_kv_layout(config, plan.kv_type)
-    require_room(file, weights, plan.narrower, wishes.free_bytes, least_free(layout, config))
+    int8_layout = cpu_kv_layout(config, KVType.INT8)
+    require_room(file, weights, plan.narrower, wishes.free_bytes, least_free(int8_layout, config))
     report("preparing the CPU engine, once", None)
     library = cpu_loading.open_library(wishes.library_folder)
     backend, config = cpu_loading.load_native(
@@ -170,6 +173,7 @@ def _load_native(file: ModelFile, wishes: LoadWishes, report: Report) -> LoadedB
         precision=plan.precision,
         kv_dtype=plan.kv_dtype,
         weights_bytes=backend.weights_bytes,
+        int8_layout=int8_layout,
         narrower=plan.narrower,
     )
 

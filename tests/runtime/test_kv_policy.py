@@ -1,6 +1,7 @@
 """When the KV cache becomes INT8 by itself, and when it does not."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ LAYOUT = KVLayout(block_size=32, num_kv_heads=2, head_size=64, dtype=KVType.BF16
 
 
 def choose(
-    budget_bytes: int, *, num_wanted: int, is_open: bool = True, layout: KVLayout = LAYOUT
+    budget_bytes: int, *, num_wanted: int, is_open: bool = True, small: KVLayout | None = None
 ) -> KVChoice:
     def plan(layout: KVLayout) -> KVPlan:
         block_bytes = layout.block_size * layout.token_bytes
@@ -22,7 +23,7 @@ def choose(
             raise NotEnoughMemory("too little")
         return KVPlan(num_blocks=budget_bytes // block_bytes, block_bytes=block_bytes, explanation="")
 
-    return choose_kv(LAYOUT, "bf16", plan, num_wanted_tokens=num_wanted, is_open=is_open)
+    return choose_kv(LAYOUT, "bf16", plan, small=small, num_wanted_tokens=num_wanted, is_open=is_open)
 
 
 def test_sixteen_bits_stay_while_the_pool_holds_what_is_wanted() -> None:
@@ -37,6 +38,11 @@ def test_a_pool_too_small_becomes_int8_and_says_why(caplog: pytest.LogCaptureFix
     assert (choice.dtype_name, choice.layout.dtype) == ("int8", KVType.INT8)
     assert choice.plan.num_blocks * 32 > 1.85 * 992
     assert "bf16 would hold 992 tokens of the 993 wanted at once" in caplog.text
+
+
+def test_int8_has_pages_of_its_own_length() -> None:
+    small = replace(LAYOUT, block_size=64, dtype=KVType.INT8)
+    assert choose(1000 * LAYOUT.token_bytes, num_wanted=993, small=small).layout == small
 
 
 def test_a_stated_precision_is_kept() -> None:
@@ -69,4 +75,9 @@ def test_one_long_sequence_and_others_of_usual_length_are_wanted(
 
 @pytest.mark.parametrize(("head_size", "block_size"), [(16, 32), (64, 32), (80, 64), (128, 64), (256, 64)])
 def test_wide_heads_have_longer_pages(head_size: int, block_size: int) -> None:
-    assert cpu_block_size(head_size) == block_size
+    assert cpu_block_size(head_size, KVType.BF16) == block_size
+
+
+@pytest.mark.parametrize("head_size", [16, 64, 80, 128, 256])
+def test_int8_pages_are_long(head_size: int) -> None:
+    assert cpu_block_size(head_size, KVType.INT8) == 64

@@ -44,27 +44,6 @@ ACPU_INLINE void add_products(const uint8_t* p, int64_t stride, const uint8_t* a
   if constexpr (N > 3) tile_load<B>(p + 192, stride), tile_dot<3, A, B>(), ask_ahead<N, B, 3>(ahead, stride);
 }
 
-// Whether keys and values are walked page by page alike. Then the page is asked for that is wanted some pages
-// later, across splits and heads: one page ahead, memory was still waited for.
-constexpr int kPagesAhead = 3;
-static bool is_paged(const KVView& kv) {
-  return kv.head_size == 64 && kv.block_size == kTileSlots;
-}
-
-static const uint8_t* page_ahead(const KVView& kv, int head, const Columns& columns, int slot,
-                                 bool are_values) {
-  if (!columns.prefetches) return nullptr;
-  const int first = columns.first / kTileSlots, pages = (columns.end + kTileSlots - 1) / kTileSlots - first;
-  int page = slot / kTileSlots - first + kPagesAhead + (are_values ? pages : 0);
-  if (page < pages) return keys_of(kv, columns.blocks, head, (first + page) * kTileSlots);
-  page -= pages;
-  if (page < pages) return values_of(kv, columns.blocks, head, (first + page) * kTileSlots);
-  page -= pages;
-  const NextSlots& next = columns.next;
-  const int after = (next.first / kTileSlots + page) * kTileSlots;
-  return next.blocks && after < next.end ? keys_of(kv, next.blocks, next.head, after) : nullptr;
-}
-
 template <int N>
 static void tiled_scores(const KVView& kv, const uint8_t* keys, const uint8_t* ahead, const RowGroup& rows,
                          int column) {
@@ -86,8 +65,7 @@ static void tiled_score_split(const KVView& kv, int head, const Columns& columns
   const int step = least(kTileVectors * W, kv.block_size);
   for (int slot = columns.first / step * step; slot < columns.end; slot += step) {
     const uint8_t* keys = keys_of(kv, columns.blocks, head, slot);
-    const uint8_t* ahead =
-        is_paged(kv) ? page_ahead(kv, head, columns, slot, false) : after_keys(kv, head, columns, slot, step);
+    const uint8_t* ahead = after_keys(kv, head, columns, slot, step);
     const int column = slot - columns.split_start;
     if (step == 16)
       tiled_scores<1>(kv, keys, ahead, rows, column);
@@ -139,8 +117,7 @@ static void tiled_values(const KVView& kv, int head, const Columns& columns, con
   const int start = columns.first / count * count;
   for (int slot = start; slot < columns.end; slot += count) {
     const uint8_t* values = values_of(kv, columns.blocks, head, slot) + d * 4;
-    const uint8_t* ahead = is_paged(kv) ? page_ahead(kv, head, columns, slot, true)
-                                        : after_values(kv, head, columns, start, slot + count, d, N * W);
+    const uint8_t* ahead = after_values(kv, head, columns, start, slot, count, d, N * W);
     const Factor* weights = rows.weights + slot - columns.split_start;
     if (count == kTileSlots)
       add_tiled_values<N, 6, 7>(kv, values, slot, count, ahead, columns, weights);

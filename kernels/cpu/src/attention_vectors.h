@@ -24,7 +24,7 @@ struct Columns {
   int first;             // slots that any row sees
   int end;
   int split_start;
-  bool prefetches; // each page asks for the one that is wanted after it, line by line as its own are used
+  bool prefetches; // each page asks for another that is wanted later, line by line as its own are used
   NextSlots next;  // whose keys come after this split's last values
 };
 
@@ -45,21 +45,41 @@ static inline const uint8_t* values_of(const KVView& kv, const int32_t* blocks, 
                       slot % kv.block_size) * kv.head_size * element;
 }
 
-// What is read after the keys of `step` slots from `slot` on; null: nothing to ask for.
+// Whether a page is walked at once, in keys as in values: asked for is then the page that is wanted kPagesAhead
+// later, across splits and heads. One page ahead, memory was still waited for.
+static inline bool is_paged(const KVView& kv, int slots, int size) {
+  return slots == kv.block_size && size == kv.head_size;
+}
+
+static const uint8_t* page_ahead(const KVView& kv, int head, const Columns& columns, int slot,
+                                 bool are_values) {
+  const int size = kv.block_size, first = columns.first / size, pages = (columns.end + size - 1) / size - first;
+  int page = slot / size - first + kPagesAhead + (are_values ? pages : 0);
+  if (page < pages) return keys_of(kv, columns.blocks, head, (first + page) * size);
+  page -= pages;
+  if (page < pages) return values_of(kv, columns.blocks, head, (first + page) * size);
+  const NextSlots& next = columns.next;
+  const int after = (next.first / size + page - pages) * size;
+  return next.blocks && after < next.end ? keys_of(kv, next.blocks, next.head, after) : nullptr;
+}
+
+// What to ask for beside the keys of `step` slots from `slot` on; null: nothing.
 static inline const uint8_t* after_keys(const KVView& kv, int head, const Columns& columns, int slot,
                                         int step) {
   if (!columns.prefetches) return nullptr;
+  if (is_paged(kv, step, kTileVectors * W)) return page_ahead(kv, head, columns, slot, false);
   if (slot + step < columns.end) return keys_of(kv, columns.blocks, head, slot + step);
   return values_of(kv, columns.blocks, head, columns.first & ~1);
 }
 
-// What is read after dimensions `d` to `d + size` of the values of the slots up to `slot`, whose first were the
-// split's from `first` on.
+// What to ask for beside dimensions `d` to `d + size` of the values of `step` slots from `slot` on, whose first
+// were the split's from `first` on; null: nothing.
 static inline const uint8_t* after_values(const KVView& kv, int head, const Columns& columns, int first,
-                                          int slot, int d, int size) {
+                                          int slot, int step, int d, int size) {
   if (!columns.prefetches) return nullptr;
+  if (is_paged(kv, step, size)) return page_ahead(kv, head, columns, slot, true);
   const int element = kv.is_int8 ? 1 : 2;
-  if (slot < columns.end) return values_of(kv, columns.blocks, head, slot) + d * 2 * element;
+  if (slot + step < columns.end) return values_of(kv, columns.blocks, head, slot + step) + d * 2 * element;
   if (d + size < kv.head_size) return values_of(kv, columns.blocks, head, first) + (d + size) * 2 * element;
   const NextSlots& next = columns.next;
   return next.blocks ? keys_of(kv, next.blocks, next.head, next.first / kv.block_size * kv.block_size)
@@ -257,11 +277,11 @@ static void value_columns(const KVView& kv, int head, const Columns& columns, co
   const int element = INT8 ? 1 : 2, start = columns.first & ~1;
   const int64_t step = (int64_t)kv.head_size * 2 * element;
   for (int slot = start; slot < columns.end;) {
-    const int stop = least((slot / kv.block_size + 1) * kv.block_size, columns.end);
+    const int page = slot / kv.block_size * kv.block_size, stop = least(page + kv.block_size, columns.end);
     const int pairs = INT8 ? (stop - slot + 1) / 2 : (stop - slot) / 2;
     const uint8_t* values = values_of(kv, columns.blocks, head, slot) + (int64_t)d * 2 * element;
     const int first = slot - columns.split_start;
-    const uint8_t* ahead = after_values(kv, head, columns, start, stop, d, NV * W);
+    const uint8_t* ahead = after_values(kv, head, columns, start, page, kv.block_size, d, NV * W);
     add_values<R, NV, INT8>(values, step, rows.weights, first, pairs, ahead, f, n);
     if constexpr (!INT8)
       if ((stop - slot) % 2) add_half_pair<R, NV>(values + pairs * step, rows.weights, first + 2 * pairs, f);

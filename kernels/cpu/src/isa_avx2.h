@@ -23,6 +23,7 @@ constexpr int gemm_vectors(int rows) {
 constexpr int kTileRows = 4; // 8 sums: as many as two multipliers of 4 cycles keep busy
 constexpr float kExpFloor = -88.03f; // rounds to 2^-127, whose bits are those of zero
 constexpr int kTileVectors = 2;
+constexpr int kPagesAhead = 2;
 
 static inline vf zero() {
   return _mm256_setzero_ps();

@@ -190,6 +190,9 @@ __attribute__((always_inline)) static inline void prefetch(const void* p) {
 // fast again as one that asks for the first (Zen 4, two threads: 29 to 31 GB/s against 20 to 24).
 #if defined(ACPU_BF16) && !defined(ACPU_TILES)
 #define ACPU_ASKS_BY_RECORD
+constexpr int kPagesAhead = 2;
+#else
+constexpr int kPagesAhead = 3;
 #endif
 __attribute__((always_inline)) static inline void prefetch_near(const void* p) {
 #ifdef ACPU_ASKS_BY_RECORD

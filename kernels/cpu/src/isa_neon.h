@@ -17,6 +17,7 @@ constexpr int gemm_vectors(int) {
 }
 constexpr float kExpFloor = -88.03f; // rounds to 2^-127, whose bits are those of zero
 constexpr int kTileVectors = 4;
+constexpr int kPagesAhead = 2;
 
 static inline vf zero() {
   return vdupq_n_f32(0.0f);

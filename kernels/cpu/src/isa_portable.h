@@ -17,6 +17,7 @@ constexpr int gemm_vectors(int) {
 }
 constexpr float kExpFloor = -88.03f; // rounds to 2^-127, whose bits are those of zero
 constexpr int kTileVectors = 2;
+constexpr int kPagesAhead = 2;
 
 struct vf {
   float v[W];
