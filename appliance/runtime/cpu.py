@@ -135,9 +135,9 @@ def _row_choice(choice: TokenChoice) -> RowChoice:
 def cpu_block_size(head_size: int, dtype: KVType) -> int:
     """Tokens in a page: the fewest that cost no time, since half of a last page is wasted.
 
-    Measured by benchmarks/kv_pages.py: heads of 64 in bf16 take about the same time with 32 and 64 tokens in
-    a page; those of 256 are a fifth slower with 16 than with 64 at 16 sequences of 2,048. INT8 pages have
-    half the bytes: heads of 64 were a sixth to a quarter slower there with 32 than with 64.
+    Measured by benchmarks/kv_pages.py at 16 sequences of 2,048: in bf16 heads of 64 take the same time within
+    noise with 32 and 64 tokens in a page, those of 256 are a fifth slower with 16 than with 64. INT8 pages
+    have half the bytes: heads of 64 were a quarter slower with 32 than with 64.
     """
     return 32 if head_size <= 64 and dtype is not KVType.INT8 else 64
 
