@@ -71,11 +71,9 @@ class CpuBackend:
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """One after the other, since a target may be the next one's source."""
-        if not copies:  # as in nearly every step
-            return
-        for layer in self.pages:
-            for pages in layer.arrays():
-                for copy in copies:
+        for copy in copies:
+            for layer in self.pages:
+                for pages in layer.arrays():
                     pages[copy.target] = pages[copy.source]
 
     @property
